@@ -1,0 +1,7 @@
+#pragma once
+
+/// Umbrella header: the whole public API.
+#include "mxfa/error.h"
+#include "mxfa/tensor.h"
+#include "mxfa/types.h"
+#include "mxfa/version.h"

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "mxfa/types.h"
+
+namespace mxfa {
+
+/// Most dimensions that a TensorView has.
+inline constexpr int kMaxRank = 5;
+
+/// A non-owning view of a strided tensor. Strides count elements and may be 0 or negative.
+struct TensorView {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  int rank = 0;
+  std::array<std::int64_t, kMaxRank> shape{};
+  std::array<std::int64_t, kMaxRank> strides{};
+
+  /// Number of elements (product of the shape; 1 for rank 0).
+  std::int64_t num_elements() const;
+  /// True where elements lie in row-major order without gaps.
+  bool is_contiguous() const;
+  std::span<const std::int64_t> dims() const { return {shape.data(), std::size_t(rank)}; }
+};
+
+/// A row-major view. Throws Error where rank exceeds kMaxRank or an extent is negative.
+TensorView make_tensor(void* data, DType dtype, std::span<const std::int64_t> shape);
+TensorView make_tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape);
+
+/// "bf16 [2, 128, 4, 64]": dtype and shape for messages.
+std::string describe(const TensorView& tensor);
+
+}  // namespace mxfa
