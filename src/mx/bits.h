@@ -4,8 +4,8 @@
 
 #include "core/host_device.h"
 
-/// FP32, BF16 and FP16 as bit patterns. Everything is integer arithmetic, so the host, the device
-/// and any compiler flag give the same bits (no flush to zero, no contraction).
+/// FP32, BF16 and FP16 as bit patterns. Rounding is integer arithmetic, so the host, the device and
+/// any compiler flag give the same bits.
 namespace mxfa::mx {
 
 MXFA_HOST_DEVICE constexpr std::uint32_t float_bits(float value) {
@@ -59,16 +59,11 @@ MXFA_HOST_DEVICE constexpr std::uint16_t encode_f16(float value) {
 MXFA_HOST_DEVICE constexpr float decode_f16(std::uint16_t code) {
   const std::uint32_t sign = static_cast<std::uint32_t>(code & 0x8000u) << 16;
   const std::uint32_t exponent = (code >> 10) & 0x1Fu;
-  std::uint32_t mantissa = code & 0x3FFu;
+  const std::uint32_t mantissa = code & 0x3FFu;
   if (exponent == 0x1Fu) return bits_float(sign | 0x7F800000u | (mantissa << 13));
   if (exponent != 0) return bits_float(sign | ((exponent + 112u) << 23) | (mantissa << 13));
-  if (mantissa == 0) return bits_float(sign);
-  std::uint32_t e = 113;
-  while (!(mantissa & 0x400u)) {
-    mantissa <<= 1;
-    --e;
-  }
-  return bits_float(sign | (e << 23) | ((mantissa & 0x3FFu) << 13));
+  const float steps = static_cast<float>(mantissa) * bits_float(0x33800000u);  // of 2^-24: exact
+  return bits_float(sign | float_bits(steps));
 }
 MXFA_HOST_DEVICE constexpr float round_f16(float value) { return decode_f16(encode_f16(value)); }
 

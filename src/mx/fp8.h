@@ -12,17 +12,17 @@ namespace mxfa::mx {
 struct E4M3 {
   static constexpr int kMantissaBits = 3;
   static constexpr int kBias = 7;
-  static constexpr int kMaxExponent = 8;            ///< of the largest normal value, 448
-  static constexpr std::uint8_t kMaxCode = 0x7E;    ///< 448
-  static constexpr std::uint8_t kNanCode = 0x7F;    ///< the only NaN but for its sign
+  static constexpr int kMaxExponent = 8;          ///< of the largest normal value, 448
+  static constexpr std::uint8_t kMaxCode = 0x7E;  ///< 448
+  static constexpr std::uint8_t kNanCode = 0x7F;  ///< the only NaN but for its sign
   static constexpr float kMaxValue = 448.0f;
 };
 
 struct E5M2 {
   static constexpr int kMantissaBits = 2;
   static constexpr int kBias = 15;
-  static constexpr int kMaxExponent = 15;           ///< of the largest normal value, 57344
-  static constexpr std::uint8_t kMaxCode = 0x7B;    ///< 57344; 0x7C is infinity
+  static constexpr int kMaxExponent = 15;         ///< of the largest normal value, 57344
+  static constexpr std::uint8_t kMaxCode = 0x7B;  ///< 57344; 0x7C is infinity
   static constexpr std::uint8_t kNanCode = 0x7F;
   static constexpr float kMaxValue = 57344.0f;
 };

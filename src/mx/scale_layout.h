@@ -38,7 +38,8 @@ struct TiledScaleLayout {
     const std::int64_t r = row % kAtomRows;
     return atom * kAtomBytes + (r % 32) * 16 + (r / 32) * 4 + k_block % kAtomCols;
   }
-  /// Inverse of offset(); padding coordinates lie at or beyond rows or k_blocks.
+  /// Inverse of offset() for 0 <= offset < size_bytes(); padding coordinates lie at or beyond rows
+  /// or k_blocks.
   MXFA_HOST_DEVICE constexpr ScaleCoord coord(std::int64_t offset) const {
     const std::int64_t atom = offset / kAtomBytes;
     const std::int64_t byte = offset % kAtomBytes;
