@@ -1,6 +1,5 @@
 #pragma once
 
-#include <source_location>
 #include <stdexcept>
 #include <string>
 
@@ -14,20 +13,30 @@ enum class ErrorKind {
   kDevice,           ///< no suitable device, or the driver reported a failure
 };
 
+/// Where a call was written; std::source_location is missing from clang 14.
+struct SourceLocation {
+  const char* file = "";
+  int line = 0;
+  static constexpr SourceLocation current(const char* file = __builtin_FILE(),
+                                          int line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
 /// The only exception that the library throws on purpose. The message names the argument, what
 /// was expected and what came.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message,
-        std::source_location where = std::source_location::current())
+        SourceLocation where = SourceLocation::current())
       : std::runtime_error(message), kind_(kind), where_(where) {}
 
   ErrorKind kind() const noexcept { return kind_; }
-  const std::source_location& where() const noexcept { return where_; }
+  const SourceLocation& where() const noexcept { return where_; }
 
  private:
   ErrorKind kind_;
-  std::source_location where_;
+  SourceLocation where_;
 };
 
 }  // namespace mxfa

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <source_location>
 #include <string>
 
 #include "mxfa/error.h"
@@ -13,7 +12,7 @@ namespace mxfa::core {
 /// Throws Error(kInvalidArgument) "argument: expected ..., got ..." where `ok` is false.
 inline void expect(bool ok, std::string_view argument, std::string_view expected,
                    const std::string& got,
-                   std::source_location where = std::source_location::current()) {
+                   SourceLocation where = SourceLocation::current()) {
   if (!ok) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("{}: expected {}, got {}", argument, expected, got), where);
