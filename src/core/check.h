@@ -11,8 +11,7 @@ namespace mxfa::core {
 
 /// Throws Error(kInvalidArgument) "argument: expected ..., got ..." where `ok` is false.
 inline void expect(bool ok, std::string_view argument, std::string_view expected,
-                   const std::string& got,
-                   SourceLocation where = SourceLocation::current()) {
+                   const std::string& got, SourceLocation where = SourceLocation::current()) {
   if (!ok) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("{}: expected {}, got {}", argument, expected, got), where);
