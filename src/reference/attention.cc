@@ -17,7 +17,16 @@ void expect_shape(const Matrix<T>& matrix, const char* name, std::int64_t rows, 
                fmt::format("[{}, {}]", matrix.rows, matrix.cols));
 }
 
-std::vector<attention::KeyRange> visible_ranges(const HeadInputs& inputs) {
+HeadInputsF64 widened(const HeadInputs& inputs) {
+  return {.q = to_double(inputs.q),
+          .k = to_double(inputs.k),
+          .v = to_double(inputs.v),
+          .dout = to_double(inputs.dout),
+          .mask = inputs.mask,
+          .softmax_scale = inputs.softmax_scale};
+}
+
+std::vector<attention::KeyRange> visible_ranges(const HeadInputsF64& inputs) {
   std::vector<attention::KeyRange> ranges;
   ranges.reserve(inputs.q.rows);
   for (std::int64_t i = 0; i < inputs.q.rows; ++i) {
@@ -43,12 +52,20 @@ double softmax_row(std::span<const double> logits, std::span<double> probabiliti
 }  // namespace
 
 ForwardResult attention_forward(const HeadInputs& inputs) {
+  return attention_forward(widened(inputs));
+}
+
+BackwardResult attention_backward(const HeadInputs& inputs, const ForwardResult& forward) {
+  return attention_backward(widened(inputs), forward);
+}
+
+ForwardResult attention_forward(const HeadInputsF64& inputs) {
   expect_shape(inputs.k, "k", inputs.k.rows, inputs.q.cols);
   expect_shape(inputs.v, "v", inputs.k.rows, inputs.q.cols);
   const std::int64_t seqlen_q = inputs.q.rows;
   const std::int64_t seqlen_k = inputs.k.rows;
   ForwardResult result;
-  result.s = multiply_nt(to_double(inputs.q), to_double(inputs.k));
+  result.s = multiply_nt(inputs.q, inputs.k);
   for (double& s : result.s.data) s *= inputs.softmax_scale;
   result.p = Matrix<double>(seqlen_q, seqlen_k);
   result.lse.assign(seqlen_q, -std::numeric_limits<double>::infinity());
@@ -60,21 +77,21 @@ ForwardResult attention_forward(const HeadInputs& inputs) {
     result.lse[i] = softmax_row(std::span<const double>(result.s.row(i)).subspan(begin, count),
                                 result.p.row(i).subspan(begin, count));
   }
-  result.o = multiply_nn(result.p, to_double(inputs.v), ranges);
+  result.o = multiply_nn(result.p, inputs.v, ranges);
   return result;
 }
 
-BackwardResult attention_backward(const HeadInputs& inputs, const ForwardResult& forward) {
+BackwardResult attention_backward(const HeadInputsF64& inputs, const ForwardResult& forward) {
   const std::int64_t seqlen_q = inputs.q.rows;
   const std::int64_t seqlen_k = inputs.k.rows;
   expect_shape(inputs.dout, "dout", seqlen_q, inputs.q.cols);
   expect_shape(forward.p, "forward.p", seqlen_q, seqlen_k);
   expect_shape(forward.o, "forward.o", seqlen_q, inputs.q.cols);
-  const Matrix<double> dout = to_double(inputs.dout);
+  const Matrix<double>& dout = inputs.dout;
   const auto ranges = visible_ranges(inputs);
   BackwardResult result;
   result.dv = multiply_tn(forward.p, dout, ranges);
-  result.dp = multiply_nt(dout, to_double(inputs.v));
+  result.dp = multiply_nt(dout, inputs.v);
   result.ds = Matrix<double>(seqlen_q, seqlen_k);
   result.delta.assign(seqlen_q, 0.0);
   for (std::int64_t i = 0; i < seqlen_q; ++i) {
@@ -85,8 +102,8 @@ BackwardResult attention_backward(const HeadInputs& inputs, const ForwardResult&
       result.ds(i, j) = forward.p(i, j) * (result.dp(i, j) - delta);
     }
   }
-  result.dq = multiply_nn(result.ds, to_double(inputs.k), ranges);
-  result.dk = multiply_tn(result.ds, to_double(inputs.q), ranges);
+  result.dq = multiply_nn(result.ds, inputs.k, ranges);
+  result.dk = multiply_tn(result.ds, inputs.q, ranges);
   for (double& dq : result.dq.data) dq *= inputs.softmax_scale;
   for (double& dk : result.dk.data) dk *= inputs.softmax_scale;
   return result;

@@ -12,14 +12,19 @@
 namespace mxfa::reference {
 
 /// Inputs of one (sequence, head). K and V may have any length, zero included.
-struct HeadInputs {
-  Matrix<float> q;     ///< [seqlen_q, head_dim]
-  Matrix<float> k;     ///< [seqlen_k, head_dim]
-  Matrix<float> v;     ///< [seqlen_k, head_dim]
-  Matrix<float> dout;  ///< [seqlen_q, head_dim]; empty where only the forward is asked for
+template <class T>
+struct BasicHeadInputs {
+  Matrix<T> q;     ///< [seqlen_q, head_dim]
+  Matrix<T> k;     ///< [seqlen_k, head_dim]
+  Matrix<T> v;     ///< [seqlen_k, head_dim]
+  Matrix<T> dout;  ///< [seqlen_q, head_dim]; empty where only the forward is asked for
   attention::Mask mask;
   double softmax_scale = 1.0;
 };
+/// What backends see.
+using HeadInputs = BasicHeadInputs<float>;
+/// For an oracle whose q, k and v are themselves results in double, as in the module.
+using HeadInputsF64 = BasicHeadInputs<double>;
 
 struct ForwardResult {
   Matrix<double> s;         ///< [seqlen_q, seqlen_k], scaled logits, masked entries included
@@ -37,8 +42,12 @@ struct BackwardResult {
   Matrix<double> dv;          ///< [seqlen_k, head_dim]
 };
 
+/// Only visible entries of k, v and dout are read into a result, so a NaN elsewhere stays there.
+/// Throws Error naming a matrix whose shape does not fit.
 ForwardResult attention_forward(const HeadInputs& inputs);
+ForwardResult attention_forward(const HeadInputsF64& inputs);
 BackwardResult attention_backward(const HeadInputs& inputs, const ForwardResult& forward);
+BackwardResult attention_backward(const HeadInputsF64& inputs, const ForwardResult& forward);
 
 /// 10 log10(sum ref^2 / sum (ref - x)^2) in dB; +infinity where they are equal.
 double sqnr_db(const std::vector<double>& reference, const std::vector<double>& value);

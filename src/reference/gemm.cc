@@ -1,8 +1,10 @@
 #include "reference/gemm.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "core/check.h"
+#include "core/parallel.h"
 #include "core/simd_clones.h"
 
 namespace mxfa::reference {
@@ -12,6 +14,7 @@ namespace {
 constexpr std::int64_t kColumnBlock = 512;
 constexpr std::int64_t kDepthBlock = 64;
 constexpr std::int64_t kOutputRowBlock = 32;
+constexpr std::int64_t kTokenBlock = 256;
 
 /// out[j] += sum over r < count of weights[r] * rows[r * stride + j], in ascending r.
 MXFA_SIMD_CLONES void add_weighted_rows(double* out, const double* weights, const double* rows,
@@ -56,6 +59,44 @@ void expect_ranges(std::span<const attention::KeyRange> ranges, const Matrix<dou
                fmt::format("none, or one for each of {} rows", a.rows), core::text(ranges.size()));
 }
 
+/// Rows `rows` of A B.
+void multiply_nn_rows(const Matrix<double>& a, const Matrix<double>& b,
+                      std::span<const attention::KeyRange> ranges, attention::KeyRange rows,
+                      Matrix<double>& out) {
+  for (std::int64_t column = 0; column < b.cols; column += kColumnBlock) {
+    const std::int64_t width = std::min(kColumnBlock, b.cols - column);
+    for (std::int64_t depth = 0; depth < a.cols; depth += kDepthBlock) {
+      const std::int64_t depth_end = std::min(a.cols, depth + kDepthBlock);
+      for (std::int64_t i = rows.begin; i < rows.end; ++i) {
+        const auto range = clipped(ranges, i, depth, depth_end);
+        if (range.empty()) continue;
+        add_weighted_rows(&out(i, column), &a(i, range.begin), &b(range.begin, column), b.cols,
+                          range.end - range.begin, width);
+      }
+    }
+  }
+}
+
+/// Rows `rows` of A^T B, which are columns of A.
+void multiply_tn_rows(const Matrix<double>& a, const Matrix<double>& b,
+                      std::span<const attention::KeyRange> ranges, attention::KeyRange rows,
+                      Matrix<double>& out) {
+  for (std::int64_t i = 0; i < a.rows && b.cols > 0; ++i) {
+    const auto range = clipped(ranges, i, rows.begin, rows.end);
+    if (range.empty()) continue;
+    add_outer_product(&out(range.begin, 0), b.cols, &a(i, range.begin), range.end - range.begin,
+                      &b(i, 0), b.cols);
+  }
+}
+
+/// Calls body on [0, count) cut into pieces of `block`.
+void for_blocks(std::int64_t count, std::int64_t block,
+                const std::function<void(attention::KeyRange)>& body) {
+  core::parallel_for((count + block - 1) / block, [&](std::int64_t index) {
+    body({index * block, std::min(count, (index + 1) * block)});
+  });
+}
+
 }  // namespace
 
 Matrix<double> to_double(const Matrix<float>& values) {
@@ -77,18 +118,7 @@ Matrix<double> multiply_nn(const Matrix<double>& a, const Matrix<double>& b,
   core::expect(a.cols == b.rows, "b", fmt::format("{} rows", a.cols), core::text(b.rows));
   expect_ranges(ranges, a);
   Matrix<double> out(a.rows, b.cols);
-  for (std::int64_t column = 0; column < b.cols; column += kColumnBlock) {
-    const std::int64_t width = std::min(kColumnBlock, b.cols - column);
-    for (std::int64_t depth = 0; depth < a.cols; depth += kDepthBlock) {
-      const std::int64_t depth_end = std::min(a.cols, depth + kDepthBlock);
-      for (std::int64_t i = 0; i < a.rows; ++i) {
-        const auto range = clipped(ranges, i, depth, depth_end);
-        if (range.empty()) continue;
-        add_weighted_rows(&out(i, column), &a(i, range.begin), &b(range.begin, column), b.cols,
-                          range.end - range.begin, width);
-      }
-    }
-  }
+  multiply_nn_rows(a, b, ranges, {0, a.rows}, out);
   return out;
 }
 
@@ -97,15 +127,8 @@ Matrix<double> multiply_tn(const Matrix<double>& a, const Matrix<double>& b,
   core::expect(a.rows == b.rows, "b", fmt::format("{} rows", a.rows), core::text(b.rows));
   expect_ranges(ranges, a);
   Matrix<double> out(a.cols, b.cols);
-  if (b.cols == 0) return out;
   for (std::int64_t block = 0; block < a.cols; block += kOutputRowBlock) {
-    const std::int64_t block_end = std::min(a.cols, block + kOutputRowBlock);
-    for (std::int64_t i = 0; i < a.rows; ++i) {
-      const auto range = clipped(ranges, i, block, block_end);
-      if (range.empty()) continue;
-      add_outer_product(&out(range.begin, 0), b.cols, &a(i, range.begin), range.end - range.begin,
-                        &b(i, 0), b.cols);
-    }
+    multiply_tn_rows(a, b, ranges, {block, std::min(a.cols, block + kOutputRowBlock)}, out);
   }
   return out;
 }
@@ -117,7 +140,11 @@ Matrix<double> multiply_nt(const Matrix<double>& a, const Matrix<double>& b) {
 Matrix<double> linear_forward(const Matrix<double>& x, const Matrix<double>& weight) {
   core::expect(x.cols == weight.cols, "weight", fmt::format("[out, {}]", x.cols),
                fmt::format("[{}, {}]", weight.rows, weight.cols));
-  return multiply_nt(x, weight);
+  const Matrix<double> weight_t = transposed(weight);
+  Matrix<double> y(x.rows, weight.rows);
+  for_blocks(x.rows, kTokenBlock,
+             [&](attention::KeyRange rows) { multiply_nn_rows(x, weight_t, {}, rows, y); });
+  return y;
 }
 
 LinearGradients linear_backward(const Matrix<double>& x, const Matrix<double>& weight,
@@ -125,7 +152,13 @@ LinearGradients linear_backward(const Matrix<double>& x, const Matrix<double>& w
   core::expect(dy.rows == x.rows && dy.cols == weight.rows, "dy",
                fmt::format("[{}, {}]", x.rows, weight.rows),
                fmt::format("[{}, {}]", dy.rows, dy.cols));
-  return {.dx = multiply_nn(dy, weight), .dweight = multiply_tn(dy, x)};
+  LinearGradients result{.dx = Matrix<double>(x.rows, x.cols),
+                         .dweight = Matrix<double>(weight.rows, weight.cols)};
+  for_blocks(x.rows, kTokenBlock,
+             [&](attention::KeyRange rows) { multiply_nn_rows(dy, weight, {}, rows, result.dx); });
+  for_blocks(weight.rows, kOutputRowBlock,
+             [&](attention::KeyRange rows) { multiply_tn_rows(dy, x, {}, rows, result.dweight); });
+  return result;
 }
 
 }  // namespace mxfa::reference

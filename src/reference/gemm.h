@@ -22,7 +22,8 @@ Matrix<double> multiply_tn(const Matrix<double>& a, const Matrix<double>& b,
 /// A B^T: a [m, k], b [n, k] -> [m, n].
 Matrix<double> multiply_nt(const Matrix<double>& a, const Matrix<double>& b);
 
-/// A linear layer: x [tokens, in], weight [out, in] -> Y = X W^T [tokens, out].
+/// A linear layer: x [tokens, in], weight [out, in] -> Y = X W^T [tokens, out]. Runs on several
+/// threads; the result does not depend on how many.
 Matrix<double> linear_forward(const Matrix<double>& x, const Matrix<double>& weight);
 
 struct LinearGradients {

@@ -15,7 +15,9 @@ struct Matrix {
 
   Matrix() = default;
   Matrix(std::int64_t row_count, std::int64_t col_count, T value = T{})
-      : rows(row_count), cols(col_count), data(static_cast<std::size_t>(row_count * col_count), value) {}
+      : rows(row_count),
+        cols(col_count),
+        data(static_cast<std::size_t>(row_count * col_count), value) {}
 
   T& operator()(std::int64_t row, std::int64_t col) { return data[row * cols + col]; }
   const T& operator()(std::int64_t row, std::int64_t col) const { return data[row * cols + col]; }
