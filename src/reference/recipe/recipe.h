@@ -1,0 +1,240 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/mask.h"
+#include "mxfa/types.h"
+#include "reference/attention.h"
+#include "reference/matrix.h"
+
+/// Recipes: low-precision attention of one (sequence, head) with the arithmetic of the machine that
+/// runs it, down to payload codes and scale bytes. A kernel is compared with this; the oracle
+/// (reference/attention.h) says what the recipe costs in dB.
+///
+/// Everything between two roundings is FP32 as a kernel holds it. Scores are in log2 units:
+///   c      = float(softmax_scale * log2(e))
+///   s_ij   = acc_ij * mult_ij          acc: the GEMM's FP32 result, mult: c * 2^(exponents folded)
+///   x_ij   = fma(acc_ij, mult_ij, bias)                      one rounding
+///   P'_ij  = exp2_f32(x_ij)
+/// forward: bias = (p_offset - row maximum so far) + V's fold; backward: bias = fold - lse *
+/// log2(e).
+namespace mxfa::reference::recipe {
+
+enum class Machine : std::uint8_t {
+  kBlackwell,     ///< block-scaled MMA: MX scales are operands of the instruction
+  kHopper,        ///< FP8 MMA without scales: exponents are folded into the softmax arithmetic
+  kBf16,          ///< BF16 FlashAttention: the yardstick
+  kFp8PerTensor,  ///< one FP32 scale amax/448 for each tensor
+};
+
+enum class PScale : std::uint8_t {
+  kConstant,     ///< P' = exp2(s - max + p_offset) is the payload, one scale for all
+  kBlockAmax,    ///< E8M0 from the amax of each block of 32 along the GEMM's K
+  kBlockRowMax,  ///< forward only: from exp2 of the block's largest score; equals kBlockAmax
+};
+
+enum class DsScale : std::uint8_t {
+  kSquare32,  ///< 32 x 32 squares: one payload and scale serve dK and dQ (Blackwell)
+  kWarp16,    ///< dK: amax of 16 keys x query tile, an exponent that only grows over the query
+              ///< tiles; dQ: its own payload with the amax of query tile x key tile (Hopper)
+  kTensor,    ///< one FP32 scale amax/448 (kFp8PerTensor)
+};
+
+enum class DqAccum : std::uint8_t {
+  kF32,
+  kF16,         ///< FP16 sums of dQ * 2^dq_exponent
+  kF16Dynamic,  ///< the same, the exponent from a bound on max |dQ| of the head
+  kBf16,
+};
+
+enum class OutputFormat : std::uint8_t { kF32, kBf16, kMxfp8 };
+
+enum class Accumulator : std::uint8_t {
+  kExact,      ///< the exact sum of a GEMM tile and the old value, rounded once to FP32
+  kHopper,     ///< 13 fraction bits, truncating, for each K = 32 step (mx/tensor_core.h)
+  kBlackwell,  ///< 25 fraction bits, truncating, for each K = 32 step (mx/tensor_core.h)
+};
+
+enum class DeltaSource : std::uint8_t {
+  kDpOperand,  ///< the dO that the dP GEMM multiplies: dequantized, or BF16 under dp_bf16
+  kBf16,       ///< BF16 dO: only to show what it costs
+};
+
+/// Everything that defines a recipe. The factories below give consistent defaults; check() names
+/// the first field that its machine cannot execute.
+struct RecipeConfig {
+  Machine machine = Machine::kBlackwell;
+
+  /// Operands. With k1x32 the copy whose GEMM runs along tokens is 32x1 (two payloads); the other
+  /// shapes serve both orientations. Hopper wants k32xD or k1xD.
+  BlockShape qk_shape = BlockShape::k32x32;
+  BlockShape v_shape = BlockShape::k32x32;
+  BlockShape dout_shape = BlockShape::k32x32;
+  ScaleRule scale_rule = ScaleRule::kRoundUp;
+
+  /// P.
+  PScale p_scale = PScale::kConstant;
+  /// log2 of what the row maximum becomes: 8 (256, an exact code), 0, 6, or log2(448). With block
+  /// scales 0 is plain and log2(448) the two-level scheme.
+  double p_offset = 8.0;
+  PScale p_scale_backward = PScale::kBlockAmax;  ///< kConstant: one anchor for the head
+  bool fold_row_max = true;  ///< kConstant, backward: fold ceil(log2 Pmax) of the row
+
+  /// dS, gradients and outputs.
+  DsScale ds_scale = DsScale::kSquare32;
+  bool stochastic_ds = false;  ///< round dS stochastically, from `seed`
+  std::uint64_t seed = 0;
+  DqAccum dq_accum = DqAccum::kF32;
+  int dq_exponent = 9;
+  OutputFormat o_out = OutputFormat::kBf16;
+  OutputFormat dq_out = OutputFormat::kBf16;
+  OutputFormat dkv_out = OutputFormat::kBf16;
+  BlockShape output_shape = BlockShape::k32x32;  ///< of MXFP8 outputs
+  DeltaSource delta_source = DeltaSource::kDpOperand;
+
+  /// Accumulation and tiles. 0 = never promoted.
+  Accumulator accumulator = Accumulator::kExact;
+  int promote_keys = 0;     ///< forward: a fresh accumulator every so many keys (x tile_n)
+  int promote_queries = 0;  ///< dV and dK: likewise (a multiple of backward_tile_m)
+  int tile_m = 128;         ///< forward query tile
+  int tile_n = 128;         ///< key tile, forward and backward
+  int backward_tile_m = 128;
+
+  /// Dials and stabilizers.
+  bool qk_bf16 = false;        ///< S from BF16 Q and K
+  bool dp_bf16 = false;        ///< dP from BF16 dO and V
+  bool dkq_bf16 = false;       ///< dS in BF16; dK and dQ are BF16 GEMMs on the S GEMM's operands
+  bool smooth_k = false;       ///< quantize K - shift_k
+  bool smooth_v = false;       ///< quantize V - shift_v, and O += shift_v
+  std::vector<float> shift_k;  ///< [head_dim]; empty: the mean over the sequence
+  std::vector<float> shift_v;  ///< [head_dim]; empty: the mean over the sequence
+  /// kBf16 only (Qiu and Yao): where a tile's row maximum repeats, exponentiate against the
+  /// maximum plus this many nats, so that no P is 1. 0 = off.
+  double tie_shift = 0.0;
+  /// No scale is shared by two tokens: V is 1xD and its exponent joins the row maximum.
+  bool leak_free = false;
+
+  /// Keep S, P, dP, dS and the payloads (memory: several bytes for each score).
+  bool keep_intermediates = false;
+
+  static RecipeConfig blackwell();  ///< 32x32 squares, P 2^8, dS squares, exact accumulator
+  static RecipeConfig hopper();     ///< 32xD, folds, bwr, 13-bit accumulator, promotion 128/512
+  static RecipeConfig bf16();       ///< P, dS in BF16; delta from BF16 dO
+  static RecipeConfig fp8_per_tensor();  ///< FP32 scales; delta from BF16 dO
+  /// `base` in leak-free form: V, Q, K (and dO on Hopper) 1xD.
+  static RecipeConfig leak_free_of(RecipeConfig base);
+
+  /// Throws Error naming the field where the combination cannot be executed.
+  void check() const;
+};
+
+/// E4M3 codes and the E8M0 scale of each block: value = code * 2^(scale - 127). Blocks start at row
+/// 0 and column 0; the last ones may be short.
+struct MxMatrix {
+  BlockShape shape = BlockShape::k32x32;
+  Matrix<std::uint8_t> codes;   ///< [rows, cols]
+  Matrix<std::uint8_t> scales;  ///< [row blocks, column blocks]
+
+  std::uint8_t scale(std::int64_t row, std::int64_t col) const;
+  /// [rows, cols]; exact, NaN where the scale is 0xFF.
+  Matrix<float> dequantized() const;
+};
+
+/// One tensor as its GEMMs read it: [tokens, head_dim].
+struct Operand {
+  MxMatrix along_d;           ///< for the GEMM whose K is head_dim
+  MxMatrix along_tokens;      ///< for the GEMM whose K are tokens; the same payload but for k1x32
+  Matrix<float> bf16;         ///< BF16 values, shifted where smoothed: for BF16 GEMMs
+  float tensor_scale = 1.0f;  ///< kFp8PerTensor: value = code * tensor_scale; scales are all 127
+};
+
+struct Operands {
+  Operand q, k, v;
+  Operand dout;                ///< empty where only the forward is asked for
+  std::vector<float> shift_k;  ///< [head_dim], what was subtracted; empty without smoothing
+  std::vector<float> shift_v;  ///< [head_dim]
+};
+
+struct HeadProblem {
+  attention::Mask mask;
+  double softmax_scale = 1.0;
+};
+
+/// What the forward saves for the backward; a kernel's own may be given instead.
+struct SavedForward {
+  Matrix<float> o;             ///< [seqlen_q, head_dim], after the output's rounding
+  std::vector<float> lse;      ///< [seqlen_q], natural log; -infinity in rows without a visible key
+  std::vector<float> row_max;  ///< [seqlen_q], largest visible s (log2 units); -infinity likewise
+};
+
+struct RecipeForward {
+  SavedForward saved;
+  std::vector<float> row_sum;  ///< [seqlen_q], sum of exp2(s - row_max) from un-quantized P
+
+  /// Below: only under keep_intermediates.
+  Matrix<float> s;     ///< [seqlen_q, seqlen_k], log2 units, masked entries included
+  Matrix<float> p;     ///< [seqlen_q, seqlen_k], un-quantized P' of its key tile
+  MxMatrix p_payload;  ///< of P', 1x32; scale 127 - 8 for constant 2^8, 127 where it is no power
+  Matrix<float> tile_max;  ///< [seqlen_q, key tiles], the running maximum (with V's exponent in
+                           ///< leak-free form) that P' of the tile was taken against
+  /// [key tiles]: V's anchor exponent of the tile's accumulator (Hopper), 0 elsewhere.
+  std::vector<int> v_anchor;
+  Matrix<float> p_normalized;  ///< [seqlen_q, seqlen_k], what P' payloads mean: sum is about 1
+};
+
+struct RecipeBackward {
+  Matrix<float> dq, dk, dv;       ///< after the output's rounding
+  std::vector<float> delta;       ///< [seqlen_q]
+  std::vector<float> p_bias;      ///< [seqlen_q], fold - lse * log2(e): the bias of x
+  std::vector<int> p_fold;        ///< [seqlen_q], log2 of P' / P
+  int p_anchor = 0;               ///< B: dV = 2^(B - 8) * payload^T * dO's payload (constant scale)
+  int dq_exponent = 0;            ///< kF16, kF16Dynamic: the one that was used
+  std::int64_t dq_overflows = 0;  ///< FP16 sums that were infinite or NaN and became +-65504
+  std::int64_t ds_rescales = 0;   ///< kWarp16: how often an exponent grew after its first tile
+
+  /// Below: only under keep_intermediates. All [seqlen_q, seqlen_k] (not transposed).
+  Matrix<float> p;     ///< P' = P * 2^p_fold, un-quantized
+  Matrix<float> dp;    ///< un-folded
+  Matrix<float> ds;    ///< P * (dP - delta), un-quantized
+  MxMatrix p_payload;  ///< of P'; blocks 32x1 (kBlockAmax); scale 127 where constant
+  /// dK's dS payload: of dS * 2^(fold), value = code * 2^ds_dk_exponent(i, j) * 2^-fold.
+  Matrix<std::uint8_t> ds_dk_codes;
+  Matrix<std::int16_t> ds_dk_exponent;  ///< [query tiles or blocks, key blocks], see ds_blocks
+  Matrix<std::uint8_t> ds_dq_codes;     ///< dQ's; kSquare32: equal to dK's
+  Matrix<std::int16_t> ds_dq_exponent;
+  std::vector<int> ds_row_fold;  ///< [seqlen_q], Q's exponents relative to their maximum; 0 if none
+  std::vector<int> ds_col_fold;  ///< [seqlen_k], K's
+  Matrix<float> ds_dequantized;  ///< what dK's payload means
+};
+
+/// Rounds inputs to BF16, smooths, quantizes. Throws Error on shapes that do not fit.
+Operands quantize_operands(const HeadInputs& inputs, const RecipeConfig& config);
+/// The dequantized operands, the "kern" inputs of the oracle: what is left is the kernel's error.
+/// Under a BF16 dial the operand's BF16 values are taken.
+HeadInputs kern_inputs(const Operands& operands, const HeadProblem& problem,
+                       const RecipeConfig& config);
+
+RecipeForward recipe_forward(const Operands& operands, const HeadProblem& problem,
+                             const RecipeConfig& config);
+/// `forward` may come from recipe_forward() or from a kernel.
+RecipeBackward recipe_backward(const Operands& operands, const HeadProblem& problem,
+                               const SavedForward& forward, const RecipeConfig& config);
+
+/// One forward and backward step for SQNR, everything in natural units and un-folded.
+struct StepTensors {
+  Matrix<float> s;   ///< [seqlen_q, seqlen_k], softmax_scale * Q K^T, masked entries included
+  Matrix<float> p;   ///< quantized and normalized, as it multiplies V
+  Matrix<float> dp;  ///< dO V^T
+  Matrix<float> ds;  ///< quantized, as it multiplies Q
+  Matrix<float> o, dq, dk, dv;
+  std::vector<float> lse;
+  std::int64_t dq_overflows = 0;
+  HeadInputs kern;             ///< for the kern reference; K and V shifted where smoothed
+  std::vector<float> shift_v;  ///< add to the kern oracle's O; empty without smoothing
+};
+/// Under smoothing S, LSE and dP belong to the shifted K and V (softmax and gradients do not
+/// depend on the shift); O has shift_v added back. The backward runs where inputs.dout is given.
+StepTensors run_step(const HeadInputs& inputs, const RecipeConfig& config);
+
+}  // namespace mxfa::reference::recipe
