@@ -1,0 +1,64 @@
+# Device code without the CUDA language of CMake: each .cu becomes PTX and, from that same PTX, a
+# cubin, so that the emulator runs the very text that ptxas compiled. Both are embedded.
+find_package(CUDAToolkit QUIET)
+set(mxfa_cuda_found OFF)
+if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
+  set(mxfa_cuda_found ON)
+endif()
+option(MXFA_CUDA "Build device code (needs nvcc 13 or newer)" ${mxfa_cuda_found})
+if(MXFA_CUDA AND NOT mxfa_cuda_found)
+  message(FATAL_ERROR "MXFA_CUDA is on, but no CUDA toolkit with nvcc was found")
+endif()
+
+set(MXFA_ALL_ARCHS sm_90a sm_100a sm_103a)
+
+# mxfa_compile_kernel(SOURCE ARCH OUT_PTX OUT_CUBIN)
+function(mxfa_compile_kernel source arch out_ptx out_cubin)
+  get_filename_component(name ${source} NAME_WE)
+  set(base ${CMAKE_CURRENT_BINARY_DIR}/kernels/${name}.${arch})
+  string(REPLACE sm_ compute_ virtual ${arch})
+  add_custom_command(
+    OUTPUT ${base}.ptx
+    COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -ptx -std=c++20 -O3 -lineinfo --fmad=true
+            -gencode=arch=${virtual},code=${virtual} -I${PROJECT_SOURCE_DIR}/include
+            -I${PROJECT_SOURCE_DIR}/src -MD -MF ${base}.d -o ${base}.ptx ${source}
+    DEPENDS ${source} DEPFILE ${base}.d VERBATIM
+    COMMENT "PTX ${name} for ${arch}")
+  add_custom_command(
+    OUTPUT ${base}.cubin
+    COMMAND ${CUDAToolkit_BIN_DIR}/ptxas -arch=${arch} -O3 -lineinfo -o ${base}.cubin ${base}.ptx
+    DEPENDS ${base}.ptx VERBATIM
+    COMMENT "cubin ${name} for ${arch}")
+  set(${out_ptx} ${base}.ptx PARENT_SCOPE)
+  set(${out_cubin} ${base}.cubin PARENT_SCOPE)
+endfunction()
+
+# mxfa_embed_kernels(TARGET [ALL src.cu ...] [SM90 src.cu ...] [SM100 src.cu ...]): adds to TARGET
+# the images of every source for its architectures and the table kernel_images().
+function(mxfa_embed_kernels target)
+  cmake_parse_arguments(arg "" "" "ALL;SM90;SM100" ${ARGN})
+  set(archs_ALL ${MXFA_ALL_ARCHS})
+  set(archs_SM90 sm_90a)
+  set(archs_SM100 sm_100a sm_103a)
+  set(symbols "")
+  set(table "")
+  set(files "")
+  foreach(group ALL SM90 SM100)
+    foreach(source IN LISTS arg_${group})
+      get_filename_component(name ${source} NAME_WE)
+      foreach(arch IN LISTS archs_${group})
+        mxfa_compile_kernel(${CMAKE_CURRENT_SOURCE_DIR}/${source} ${arch} ptx cubin)
+        set(symbol mxfa_${name}_${arch})
+        list(APPEND files ${ptx} ${cubin})
+        string(APPEND symbols "MXFA_EMBED(${symbol}_ptx, \"${ptx}\")\n"
+                              "MXFA_EMBED(${symbol}_cubin, \"${cubin}\")\n")
+        string(APPEND table "    {\"${name}\", \"${arch}\", bytes(${symbol}_cubin, ${symbol}_cubin_end),\n"
+                            "     text(${symbol}_ptx, ${symbol}_ptx_end)},\n")
+      endforeach()
+    endforeach()
+  endforeach()
+  set(generated ${CMAKE_CURRENT_BINARY_DIR}/kernels/images.cc)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/kernel_images.cc.in ${generated} @ONLY)
+  set_property(SOURCE ${generated} PROPERTY OBJECT_DEPENDS "${files}")
+  target_sources(${target} PRIVATE ${generated})
+endfunction()

@@ -1,0 +1,102 @@
+#include "driver/kernel.h"
+
+#include <fmt/format.h>
+
+namespace mxfa::driver {
+namespace {
+
+// What a kernel may use without asking (CUDA C++ Programming Guide, compute capabilities).
+constexpr unsigned kDefaultSmemBytes = 48 * 1024;
+
+const KernelImage& find_image(std::string_view module, std::string_view arch) {
+  for (const KernelImage& image : kernel_images()) {
+    if (image.module == module && image.arch == arch) return image;
+  }
+  std::string built;
+  for (const KernelImage& image : kernel_images()) {
+    if (image.module == module) built += fmt::format(" {}", image.arch);
+  }
+  throw Error(ErrorKind::kDevice, fmt::format("kernel {}: not built for {}, only for{}", module,
+                                              arch, built.empty() ? " nothing" : built));
+}
+
+}  // namespace
+
+int Kernel::attribute(CUfunction_attribute attribute) const {
+  const CurrentDevice current(*device_);
+  int value = 0;
+  device_->driver().check(device_->calls().cuFuncGetAttribute(&value, attribute, function_),
+                          "cuFuncGetAttribute");
+  return value;
+}
+
+void Kernel::launch_raw(CUstream stream, const LaunchShape& shape, void** arguments) const {
+  CUlaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (shape.cluster[0] * shape.cluster[1] * shape.cluster[2] > 1) {
+    attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    attributes[count++].value.clusterDim = {shape.cluster[0], shape.cluster[1], shape.cluster[2]};
+  }
+  if (shape.programmatic_launch) {
+    attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attributes[count++].value.programmaticStreamSerializationAllowed = 1;
+  }
+  CUlaunchConfig config = {};
+  config.gridDimX = shape.grid[0];
+  config.gridDimY = shape.grid[1];
+  config.gridDimZ = shape.grid[2];
+  config.blockDimX = shape.block[0];
+  config.blockDimY = shape.block[1];
+  config.blockDimZ = shape.block[2];
+  config.sharedMemBytes = shape.dynamic_smem_bytes;
+  config.hStream = stream;
+  config.attrs = attributes;
+  config.numAttrs = count;
+  const CurrentDevice current(*device_);
+  device_->driver().check(device_->calls().cuLaunchKernelEx(&config, function_, arguments, nullptr),
+                          "cuLaunchKernelEx");
+}
+
+KernelCache::~KernelCache() {
+  const CurrentDevice current(device_);
+  for (const auto& [name, module] : modules_) device_.calls().cuModuleUnload(module);
+}
+
+CUmodule KernelCache::load(std::string_view module) {
+  const auto found = modules_.find(module);
+  if (found != modules_.end()) return found->second;
+  const KernelImage& image = find_image(module, device_.arch());
+  const void* data = device_.driver().kind() == DriverKind::kCuda
+                         ? static_cast<const void*>(image.cubin.data())
+                         : static_cast<const void*>(image.ptx.data());
+  CUmodule loaded = nullptr;
+  device_.driver().check(device_.calls().cuModuleLoadData(&loaded, data), "cuModuleLoadData");
+  modules_.emplace(module, loaded);
+  return loaded;
+}
+
+void KernelCache::grant_smem(Entry& entry, std::string_view name, unsigned dynamic_smem_bytes) {
+  if (dynamic_smem_bytes <= entry.granted_smem_bytes) return;
+  device_.driver().check(device_.calls().cuFuncSetAttribute(
+                             entry.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                             static_cast<int>(dynamic_smem_bytes)),
+                         fmt::format("cuFuncSetAttribute({})", name));
+  entry.granted_smem_bytes = dynamic_smem_bytes;
+}
+
+Kernel KernelCache::get(std::string_view module, std::string_view name,
+                        unsigned dynamic_smem_bytes) {
+  const std::lock_guard lock(mutex_);
+  const CurrentDevice current(device_);
+  Entry& entry = entries_[{std::string(module), std::string(name)}];
+  if (entry.function == nullptr) {
+    device_.driver().check(device_.calls().cuModuleGetFunction(&entry.function, load(module),
+                                                               std::string(name).c_str()),
+                           fmt::format("cuModuleGetFunction({})", name));
+    entry.granted_smem_bytes = kDefaultSmemBytes;
+  }
+  grant_smem(entry, name, dynamic_smem_bytes);
+  return {device_, entry.function};
+}
+
+}  // namespace mxfa::driver

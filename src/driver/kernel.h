@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "driver/device.h"
+
+/// Kernels compiled ahead of time and their launch.
+namespace mxfa::driver {
+
+/// One .cu file compiled for one architecture, embedded by the build rule mxfa_add_kernels: the
+/// cubin for a GPU, the PTX text for the emulator. Nothing is compiled at run time.
+struct KernelImage {
+  std::string_view module;  ///< the .cu file's name without its extension
+  std::string_view arch;    ///< "sm_90a"
+  std::span<const std::byte> cubin;
+  std::string_view ptx;  ///< zero-terminated
+};
+
+/// Every image in the program.
+std::span<const KernelImage> kernel_images();
+
+struct LaunchShape {
+  unsigned grid[3] = {1, 1, 1};
+  unsigned block[3] = {1, 1, 1};
+  unsigned cluster[3] = {1, 1, 1};
+  unsigned dynamic_smem_bytes = 0;
+  bool programmatic_launch = false;  ///< may start while the kernel before it in the stream ends
+};
+
+/// An entry point, ready to launch. Copies are cheap; it lives as long as its KernelCache.
+class Kernel {
+ public:
+  Kernel(const Device& device, CUfunction function) : device_(&device), function_(function) {}
+
+  /// Launches with the arguments in order. Their types must match the kernel's parameters.
+  template <class... Args>
+  void launch(CUstream stream, const LaunchShape& shape, const Args&... args) const {
+    void* pointers[] = {const_cast<void*>(static_cast<const void*>(&args))..., nullptr};
+    launch_raw(stream, shape, pointers);
+  }
+  int attribute(CUfunction_attribute attribute) const;
+
+ private:
+  void launch_raw(CUstream stream, const LaunchShape& shape, void** arguments) const;
+
+  const Device* device_;
+  CUfunction function_;
+};
+
+/// Loads modules on first use and keeps them until it dies. Safe to use from several threads.
+class KernelCache {
+ public:
+  explicit KernelCache(const Device& device) : device_(device) {}
+  ~KernelCache();
+  KernelCache(const KernelCache&) = delete;
+  KernelCache& operator=(const KernelCache&) = delete;
+
+  /// The entry `name` of `module` for the device's architecture, granted at least
+  /// `dynamic_smem_bytes`. Throws Error(kDevice) where no image was built for it.
+  Kernel get(std::string_view module, std::string_view name, unsigned dynamic_smem_bytes = 0);
+
+ private:
+  struct Entry {
+    CUfunction function = nullptr;
+    unsigned granted_smem_bytes = 0;
+  };
+
+  CUmodule load(std::string_view module);
+  void grant_smem(Entry& entry, std::string_view name, unsigned dynamic_smem_bytes);
+
+  const Device& device_;
+  std::mutex mutex_;
+  std::map<std::string, CUmodule, std::less<>> modules_;
+  std::map<std::pair<std::string, std::string>, Entry> entries_;
+};
+
+}  // namespace mxfa::driver
