@@ -1,0 +1,60 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// Drawing primitives of the plotter.
+namespace mxfa::io {
+
+struct Point {
+  double x = 0;
+  double y = 0;
+};
+
+enum class Anchor { kStart, kMiddle, kEnd };
+
+struct TextStyle {
+  double size = 13;
+  Anchor anchor = Anchor::kStart;
+  std::string color = "#222222";
+  bool bold = false;
+  double rotate = 0;  ///< degrees about the text's own position
+};
+
+/// Collects SVG elements; coordinates are pixels from the top left.
+class SvgCanvas {
+ public:
+  void rect(Point top_left, double width, double height, std::string_view attributes);
+  void line(Point from, Point to, std::string_view attributes);
+  void polyline(const std::vector<Point>& points, std::string_view attributes);
+  void text(Point baseline, std::string_view text, const TextStyle& style);
+  /// One of four marker shapes, `index` modulo 4.
+  void marker(Point center, int index, std::string_view color);
+  /// Appends an element as it is.
+  void raw(std::string_view element);
+
+  /// The document, with a white background and `title` for screen readers.
+  std::string document(double width, double height, std::string_view title) const;
+
+ private:
+  std::string body_;
+};
+
+/// Escapes for XML text and attributes. Control characters, which XML cannot hold, become '?'.
+std::string xml_escape(std::string_view text);
+
+/// Upper estimate of a text's width in pixels: the widest common sans-serif font, no kerning.
+double text_width(std::string_view text, double size);
+
+/// Breaks at spaces so that no line is wider than `width` (a longer word stays whole).
+std::vector<std::string> wrap_text(std::string_view text, double size, double width);
+
+/// Colour and hatching of series `index`: eight colours, then the same eight hatched or dashed.
+std::string series_color(int index);
+bool series_is_hatched(int index);
+
+/// "12.5", "0.001", "1e+06": short tick labels.
+std::string tick_label(double value);
+
+}  // namespace mxfa::io

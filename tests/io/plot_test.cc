@@ -1,0 +1,138 @@
+#include "io/plot.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <regex>
+
+#include "io/svg_canvas.h"
+#include "io/xml_check.h"
+#include "mxfa/error.h"
+
+namespace mxfa::io {
+namespace {
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t hits = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++hits;
+  }
+  return hits;
+}
+
+BarChart chart_of(std::size_t series, std::size_t categories) {
+  BarChart chart{
+      .title = "t", .subtitle = "s", .y_label = "dB", .categories = {}, .series = {}, .guides = {}};
+  for (std::size_t c = 0; c < categories; ++c) chart.categories.push_back("c" + std::to_string(c));
+  for (std::size_t s = 0; s < series; ++s) {
+    chart.series.push_back({"series " + std::to_string(s), std::vector<double>(categories, 20.0)});
+  }
+  return chart;
+}
+
+TEST(Plot, BarsAreOneEachAndMissingOnesAreLeftOut) {
+  BarChart chart = chart_of(3, 4);
+  const std::size_t all = count(bar_chart_svg(chart), "<rect");
+  chart.series[1].values[2] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(count(bar_chart_svg(chart), "<rect"), all - 1);
+  chart.series[1].values[2] = std::numeric_limits<double>::infinity();
+  const std::string svg = bar_chart_svg(chart);
+  EXPECT_EQ(count(svg, "<rect"), all);
+  EXPECT_EQ(count(svg, "\xe2\x88\x9e"), 1U);
+}
+
+TEST(Plot, BarHeightsAreProportional) {
+  BarChart chart = chart_of(1, 2);
+  chart.series[0].values = {40, 10};
+  const std::string svg = bar_chart_svg(chart);
+  const std::regex bar("height=\"([0-9.]+)\" fill=\"#0072b2\"");
+  std::vector<double> heights;
+  for (std::sregex_iterator it(svg.begin(), svg.end(), bar), end; it != end; ++it) {
+    heights.push_back(std::stod((*it)[1]));
+  }
+  ASSERT_EQ(heights.size(), 3U) << "legend and two bars";
+  EXPECT_NEAR(heights[1], 4 * heights[2], 0.05);
+}
+
+TEST(Plot, EveryChartIsWellFormed) {
+  BarChart bars = chart_of(20, 9);
+  bars.title = "a <b> & \"c\" \x01";
+  bars.guides = {{18, "<safe>"}, {18.1, "&"}};
+  bars.categories[0] = "a category with a very long name that does not fit";
+  EXPECT_EQ(xml_fault(bar_chart_svg(bars)), "");
+  EXPECT_EQ(xml_fault(bar_chart_svg(BarChart{})), "");
+  EXPECT_EQ(xml_fault(line_chart_svg(LineChart{})), "");
+  LineChart lines;
+  lines.series = {{"one", {1, 2, 4}, {1, std::nan(""), -3}}, {"point", {2}, {1e9}}};
+  EXPECT_EQ(xml_fault(line_chart_svg(lines)), "");
+  lines.x_log2 = true;
+  EXPECT_EQ(xml_fault(line_chart_svg(lines)), "");
+}
+
+TEST(Plot, BadInputIsRefused) {
+  BarChart bars = chart_of(2, 3);
+  bars.series[1].values.pop_back();
+  EXPECT_THROW(bar_chart_svg(bars), Error);
+  LineChart lines;
+  lines.x_log2 = true;
+  lines.series = {{"zero", {0}, {1}}};
+  EXPECT_THROW(line_chart_svg(lines), Error);
+  lines.series = {{"short", {1, 2}, {1}}};
+  EXPECT_THROW(line_chart_svg(lines), Error);
+}
+
+/// Boxes of all horizontal texts, from the width estimate: no two may touch.
+TEST(Plot, LabelsDoNotOverlap) {
+  BarChart chart = chart_of(14, 8);
+  chart.guides = {{18, "safe"}, {17.5, "borderline"}, {15, "fail"}};
+  const std::string svg = bar_chart_svg(chart);
+  struct Box {
+    double left, right, top, bottom;
+    std::string text;
+  };
+  std::vector<Box> boxes;
+  const std::regex text_tag(
+      "<text x=\"([0-9.-]+)\" y=\"([0-9.-]+)\" font-size=\"([0-9.]+)\" "
+      "text-anchor=\"([a-z]+)\" fill=\"[^\"]+\"( font-weight=\"bold\")?>([^<]*)</text>");
+  for (std::sregex_iterator it(svg.begin(), svg.end(), text_tag), end; it != end; ++it) {
+    const double size = std::stod((*it)[3]);
+    const double width = text_width((*it)[6].str(), size);
+    const std::string anchor = (*it)[4];
+    double left = std::stod((*it)[1]);
+    if (anchor == "middle") left -= width / 2;
+    if (anchor == "end") left -= width;
+    const double baseline = std::stod((*it)[2]);
+    boxes.push_back({left, left + width, baseline - 0.75 * size, baseline + 0.2 * size, (*it)[6]});
+  }
+  ASSERT_GT(boxes.size(), 14U + 8U + 3U);
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    EXPECT_GE(boxes[i].left, 0) << boxes[i].text;
+    for (std::size_t j = 0; j < i; ++j) {
+      const bool apart = boxes[i].right <= boxes[j].left || boxes[j].right <= boxes[i].left ||
+                         boxes[i].bottom <= boxes[j].top || boxes[j].bottom <= boxes[i].top;
+      EXPECT_TRUE(apart) << '"' << boxes[i].text << "\" and \"" << boxes[j].text << '"';
+    }
+  }
+}
+
+TEST(Plot, TicksAreRoundAndCover) {
+  EXPECT_EQ(nice_ticks(0, 57, 6), (std::vector<double>{0, 10, 20, 30, 40, 50, 60}));
+  EXPECT_EQ(nice_ticks(-3, 4, 7), (std::vector<double>{-3, -2, -1, 0, 1, 2, 3, 4}));
+  for (const double high : {1e-9, 0.3, 7.0, 1234.5, 8e12}) {
+    const std::vector<double> ticks = nice_ticks(0, high, 7);
+    EXPECT_GE(ticks.back(), high * (1 - 1e-8));
+    EXPECT_LE(ticks.size(), 9U);
+    EXPECT_GE(ticks.size(), 3U);
+  }
+}
+
+TEST(Plot, LongTextIsWrapped) {
+  const std::vector<std::string> lines = wrap_text("aaaa bbbb cccc", 10, 60);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0], "aaaa bbbb");
+  EXPECT_EQ(wrap_text("", 10, 60).size(), 0U);
+}
+
+}  // namespace
+}  // namespace mxfa::io
