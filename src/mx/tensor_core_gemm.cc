@@ -1,0 +1,299 @@
+#include "mx/tensor_core_gemm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/check.h"
+#include "core/simd_clones.h"
+
+namespace mxfa::mx {
+namespace {
+
+constexpr std::int64_t kStep = 32;   // depth of one instruction
+constexpr std::int64_t kRows = 4;    // of the exact kernel
+constexpr std::int64_t kCols = 16;   // of every kernel
+constexpr int kZeroExponent = -60;   // two of them fit int8, one with 8 stays below every product
+constexpr int kNoProduct = -20;      // E4M3 products have exponents -12..16
+
+// Vector extensions, not loops: GCC keeps these accumulators in registers under every clone.
+using Float8 = float __attribute__((vector_size(32)));
+using Double8 = double __attribute__((vector_size(64)));
+using Float16 = float __attribute__((vector_size(64)));
+using Int16x32 = std::int32_t __attribute__((vector_size(64)));
+using Byte16 = std::int8_t __attribute__((vector_size(16)));
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+float power_of_two(int exponent) {  // -126..127
+  return bits_float(static_cast<std::uint32_t>(exponent + 127) << 23);
+}
+
+/// out[r][c] = sum over depth, 4 rows x 16 columns.
+MXFA_SIMD_CLONES
+void exact_block(const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
+                 std::int64_t depth, double* out) {
+  Double8 sum[kRows][2] = {};
+  for (std::int64_t k = 0; k < depth; ++k) {
+    for (int half = 0; half < 2; ++half) {
+      Float8 narrow;
+      std::memcpy(&narrow, b + k * ldb + 8 * half, sizeof narrow);
+      const Double8 wide = __builtin_convertvector(narrow, Double8);
+      for (int r = 0; r < kRows; ++r) {
+        sum[r][half] += wide * static_cast<double>(a[r * lda + k]);
+      }
+    }
+  }
+  std::memcpy(out, sum, sizeof sum);
+}
+
+/// top[c] = largest exponent of the products of one row and 16 columns over one step.
+MXFA_SIMD_CLONES
+void product_tops(const std::int8_t* a, const std::int8_t* b, std::int64_t ldb, std::int8_t* top) {
+  Byte16 best;
+  std::memset(&best, -120, sizeof best);
+  for (int k = 0; k < kStep; ++k) {
+    Byte16 exponent;
+    std::memcpy(&exponent, b + k * ldb, sizeof exponent);
+    exponent += a[k];
+    best = exponent > best ? exponent : best;
+  }
+  std::memcpy(top, &best, sizeof best);
+}
+
+/// sum[c] = c's term + the products, each truncated to a multiple of 1 after `unit` scaled it.
+MXFA_SIMD_CLONES
+void truncated_sum_13(const float* a, const float* b, std::int64_t ldb, const float* unit,
+                      std::int32_t* sum) {
+  Float16 scale;
+  Int16x32 total;
+  std::memcpy(&scale, unit, sizeof scale);
+  std::memcpy(&total, sum, sizeof total);
+  for (int k = 0; k < kStep; ++k) {
+    Float16 value;
+    std::memcpy(&value, b + k * ldb, sizeof value);
+    // Both products are exact: 8 significant bits, a power of two.
+    total += __builtin_convertvector(value * a[k] * scale, Int16x32);
+  }
+  std::memcpy(sum, &total, sizeof total);
+}
+
+/// The same with sums up to 2^33, in double.
+MXFA_SIMD_CLONES
+void truncated_sum_25(const float* a, const float* b, std::int64_t ldb, const float* unit,
+                      double* sum) {
+  for (int half = 0; half < 2; ++half) {
+    using Int8x32 = std::int32_t __attribute__((vector_size(32)));
+    Float8 scale;
+    Double8 total;
+    std::memcpy(&scale, unit + 8 * half, sizeof scale);
+    std::memcpy(&total, sum + 8 * half, sizeof total);
+    for (int k = 0; k < kStep; ++k) {
+      Float8 value;
+      std::memcpy(&value, b + k * ldb + 8 * half, sizeof value);
+      const Int8x32 term = __builtin_convertvector(value * a[k] * scale, Int8x32);
+      total += __builtin_convertvector(term, Double8);
+    }
+    std::memcpy(sum + 8 * half, &total, sizeof total);
+  }
+}
+
+/// Double to FP32 toward zero, subnormals kept, 2^128 and more to infinity.
+float truncate_double(double value) {
+  const float nearest = static_cast<float>(value);
+  if (std::fabs(static_cast<double>(nearest)) <= std::fabs(value)) return nearest;
+  if (std::fabs(value) >= 0x1p128) return nearest;
+  return bits_float(float_bits(nearest) - 1);
+}
+
+int exponent_of(float value) {
+  const int exponent = static_cast<int>((float_bits(value) >> 23) & 0xFFu) - 127;
+  return std::max(exponent, -126);
+}
+
+/// One step of one row and 16 columns, 13 fraction bits.
+void step_13(const float* a, const float* b, std::int64_t ldb, const std::int8_t* top, float* c) {
+  alignas(64) float unit[kCols];
+  alignas(64) std::int32_t sum[kCols];
+  int exponent[kCols];
+  for (int j = 0; j < kCols; ++j) {
+    const bool products = top[j] > kNoProduct;
+    const float addend = is_finite(c[j]) ? c[j] : 0.0f;
+    // Without products only C's own bits count; the sum is then 0 and not used.
+    exponent[j] = products ? int{top[j]} : 0;
+    if (products && addend != 0.0f) exponent[j] = std::max(exponent[j], exponent_of(addend));
+    unit[j] = power_of_two(13 - exponent[j]);
+    sum[j] = products ? static_cast<std::int32_t>(addend * unit[j]) : 0;
+  }
+  truncated_sum_13(a, b, ldb, unit, sum);
+  for (int j = 0; j < kCols; ++j) {
+    if (!is_finite(c[j])) continue;
+    const float value = top[j] > kNoProduct
+                            ? static_cast<float>(sum[j]) * power_of_two(exponent[j] - 13)
+                            : c[j];
+    const std::uint32_t kept = float_bits(value) & ~0x3FFu;
+    c[j] = value == 0.0f || (kept << 1) == 0 ? 0.0f : bits_float(kept);
+  }
+}
+
+/// One step of one row and 16 columns, 25 fraction bits, block exponents sa + sb[c].
+void step_25(const float* a, const float* b, std::int64_t ldb, const std::int8_t* top,
+             const int* scale, float* c) {
+  alignas(64) float unit[kCols];
+  alignas(64) double sum[kCols];
+  int exponent[kCols];
+  for (int j = 0; j < kCols; ++j) {
+    const bool products = top[j] > kNoProduct;
+    const float addend = is_finite(c[j]) ? c[j] : 0.0f;
+    exponent[j] = products ? top[j] + scale[j] : 0;
+    if (products && addend != 0.0f) exponent[j] = std::max(exponent[j], exponent_of(addend));
+    // At most 25 - top; far below the accumulator every term truncates to 0.
+    unit[j] = products ? power_of_two(std::max(25 + scale[j] - exponent[j], -126)) : 0.0f;
+    sum[j] = products ? std::trunc(std::ldexp(addend, 25 - exponent[j])) : 0.0;
+  }
+  truncated_sum_25(a, b, ldb, unit, sum);
+  for (int j = 0; j < kCols; ++j) {
+    if (!is_finite(c[j])) continue;
+    if (top[j] > kNoProduct) c[j] = truncate_double(std::ldexp(sum[j], exponent[j] - 25));
+    if (c[j] == 0.0f) c[j] = 0.0f;  // a zero sum is +0
+  }
+}
+
+/// NaN results where a multiplicand of the step is NaN, or C already is.
+void poison(const MmaPanel& a, const MmaPanel& b, std::int64_t row, std::int64_t ka,
+            std::int64_t kb, std::int64_t col, float* c) {
+  for (int j = 0; j < kCols; ++j) {
+    bool nan = is_nan(c[j]);
+    for (std::int64_t k = 0; k < kStep && !nan; ++k) {
+      nan = (!a.nan.empty() && a.nan[row * a.cols + ka + k]) ||
+            (!b.nan.empty() && b.nan[(kb + k) * b.cols + col + j]);
+    }
+    if (nan) c[j] = bits_float(0x7FFFFFFFu);
+  }
+}
+
+void aligned_row(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std::int64_t row,
+                 std::int64_t col, bool wide, float* c) {
+  const bool scaled = !a.scales.empty() || !b.scales.empty();
+  for (std::int64_t k = 0; k < tile.depth; k += kStep) {
+    const std::int64_t ka = tile.a_depth + k;
+    const std::int64_t kb = tile.b_depth + k;
+    alignas(16) std::int8_t top[kCols];
+    product_tops(&a.exponents[row * a.cols + ka], &b.exponents[kb * b.cols + col], b.cols, top);
+    const float* values = b.row(kb) + col;
+    if (wide) {
+      int scale[kCols] = {};
+      for (int j = 0; scaled && j < kCols; ++j) {
+        if (!a.scales.empty()) scale[j] += a.scales[(row * a.cols + ka) / kStep];
+        if (!b.scales.empty()) scale[j] += b.scales[kb / kStep * b.cols + col + j];
+      }
+      step_25(a.row(row) + ka, values, b.cols, top, scale, c);
+    } else {
+      step_13(a.row(row) + ka, values, b.cols, top, c);
+    }
+    poison(a, b, row, ka, kb, col, c);
+  }
+}
+
+/// Adds blocks of 32 of the depth, each times its power of two.
+void scaled_blocks(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std::int64_t row,
+                   std::int64_t col, double* sum) {
+  for (std::int64_t k = 0; k < tile.depth; k += kStep) {
+    double block[kRows * kCols];
+    const std::int64_t ka = tile.a_depth + k;
+    const std::int64_t kb = tile.b_depth + k;
+    exact_block(a.row(row) + ka, a.cols, b.row(kb) + col, b.cols, kStep, block);
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const int sa = a.scales.empty() ? 0 : a.scales[((row + r) * a.cols + ka) / kStep];
+      for (std::int64_t j = 0; j < kCols; ++j) {
+        const int sb = b.scales.empty() ? 0 : b.scales[kb / kStep * b.cols + col + j];
+        const std::uint64_t bits = static_cast<std::uint64_t>(1023 + sa + sb) << 52;
+        sum[r * kCols + j] += block[r * kCols + j] * std::bit_cast<double>(bits);
+      }
+    }
+  }
+}
+
+void exact_rows(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std::int64_t i,
+                float* c, std::int64_t ldc) {
+  const std::int64_t row = tile.a_row + i;
+  for (std::int64_t j = 0; j < tile.n; j += kCols) {
+    double sum[kRows * kCols] = {};
+    const std::int64_t col = tile.b_col + j;
+    if (a.scales.empty() && b.scales.empty()) {
+      exact_block(a.row(row) + tile.a_depth, a.cols, b.row(tile.b_depth) + col, b.cols,
+                  round_up(tile.depth, kStep), sum);
+    } else {
+      scaled_blocks(a, b, tile, row, col, sum);
+    }
+    for (std::int64_t r = 0; r < std::min(kRows, tile.m - i); ++r) {
+      float* out = c + (i + r) * ldc + j;
+      for (std::int64_t q = 0; q < std::min(kCols, tile.n - j); ++q) {
+        out[q] = static_cast<float>(sum[r * kCols + q] + static_cast<double>(out[q]));
+      }
+    }
+  }
+}
+
+void check_tile(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, AccumulatorRule rule) {
+  const std::int64_t depth = round_up(tile.depth, kStep);
+  core::expect(tile.a_row + round_up(tile.m, kRows) <= a.rows && tile.a_depth + depth <= a.cols,
+               "a", "a panel that holds the tile", core::text(a.rows));
+  core::expect(tile.b_col + round_up(tile.n, kCols) <= b.cols && tile.b_depth + depth <= b.rows,
+               "b", "a panel that holds the tile", core::text(b.cols));
+  core::expect(tile.a_depth % kStep == 0 && tile.b_depth % kStep == 0 && tile.b_col % kCols == 0,
+               "tile", "offsets in steps of 32 (depth) and 16 (columns)", core::text(tile.a_depth));
+  if (rule == kExactAccumulator) return;
+  const bool narrow = rule == kHopperFp8Accumulator;
+  core::expect(narrow || rule == kBlackwellAccumulator, "rule", "13 or 25 fraction bits",
+               core::text(std::int64_t{rule.fraction_bits}));
+  core::expect(!narrow || (a.scales.empty() && b.scales.empty()), "rule",
+               "25 fraction bits with block exponents", core::text(std::int64_t{13}));
+  core::expect(a.exponents.size() == a.values.size() && b.exponents.size() == b.values.size(),
+               "panel", "prepare_aligned() done", core::text(std::int64_t{0}));
+}
+
+}  // namespace
+
+MmaPanel::MmaPanel(std::int64_t row_count, std::int64_t col_count)
+    : rows(round_up(row_count, kStep)),
+      cols(round_up(col_count, kStep)),
+      values(static_cast<std::size_t>(rows * cols)) {}
+
+void prepare_aligned(MmaPanel& panel) {
+  panel.exponents.resize(panel.values.size());
+  panel.nan.clear();
+  for (std::size_t i = 0; i < panel.values.size(); ++i) {
+    float& value = panel.values[i];
+    if (is_nan(value)) {
+      panel.nan.resize(panel.values.size());
+      panel.nan[i] = 1;
+      value = 0.0f;
+    }
+    panel.exponents[i] = static_cast<std::int8_t>(
+        value == 0.0f ? kZeroExponent : std::max(exponent_of(value), -6));
+  }
+}
+
+void tensor_core_gemm(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile,
+                      AccumulatorRule rule, float* c, std::int64_t ldc) {
+  check_tile(a, b, tile, rule);
+  if (rule == kExactAccumulator) {
+    for (std::int64_t i = 0; i < tile.m; i += kRows) exact_rows(a, b, tile, i, c, ldc);
+    return;
+  }
+  const bool wide = rule == kBlackwellAccumulator;
+  for (std::int64_t i = 0; i < tile.m; ++i) {
+    for (std::int64_t j = 0; j < tile.n; j += kCols) {
+      float out[kCols] = {};
+      const std::size_t bytes = sizeof(float) * std::min(kCols, tile.n - j);
+      std::memcpy(out, c + i * ldc + j, bytes);
+      aligned_row(a, b, tile, tile.a_row + i, tile.b_col + j, wide, out);
+      std::memcpy(c + i * ldc + j, out, bytes);
+    }
+  }
+}
+
+}  // namespace mxfa::mx
