@@ -23,17 +23,25 @@ void expand_scales(BlockShape shape, std::int64_t cols, const std::uint8_t* scal
 /// Copies rows [first, first + rows) of a strided view to `out`, row-major.
 void gather_rows(const FloatView& view, std::int64_t first, int rows, float* out) {
   const float* source = view.data + first * view.row_stride;
-  if (view.row_stride == 1) {
-    for (std::int64_t col = 0; col < view.cols; ++col) {
-      for (int row = 0; row < rows; ++row) {
-        out[row * view.cols + col] = source[col * view.col_stride + row];
+  if (view.row_stride != 1) {
+    for (int row = 0; row < rows; ++row) {
+      for (std::int64_t col = 0; col < view.cols; ++col) {
+        out[row * view.cols + col] = source[row * view.row_stride + col * view.col_stride];
       }
     }
     return;
   }
-  for (int row = 0; row < rows; ++row) {
-    for (std::int64_t col = 0; col < view.cols; ++col) {
-      out[row * view.cols + col] = source[row * view.row_stride + col * view.col_stride];
+  // A transposed matrix goes through a square tile: reads and writes are whole cache lines.
+  float tile[kScaleBlock][kScaleBlock + 1];
+  for (std::int64_t begin = 0; begin < view.cols; begin += kScaleBlock) {
+    const std::int64_t width = std::min<std::int64_t>(kScaleBlock, view.cols - begin);
+    for (std::int64_t col = 0; col < width; ++col) {
+      for (int row = 0; row < rows; ++row) {
+        tile[row][col] = source[(begin + col) * view.col_stride + row];
+      }
+    }
+    for (int row = 0; row < rows; ++row) {
+      std::copy(tile[row], tile[row] + width, out + row * view.cols + begin);
     }
   }
 }

@@ -10,11 +10,11 @@
 namespace mxfa::mx {
 namespace {
 
-constexpr std::int64_t kStep = 32;   // depth of one instruction
-constexpr std::int64_t kRows = 4;    // of the exact kernel
-constexpr std::int64_t kCols = 16;   // of every kernel
-constexpr int kZeroExponent = -60;   // two of them fit int8, one with 8 stays below every product
-constexpr int kNoProduct = -20;      // E4M3 products have exponents -12..16
+constexpr std::int64_t kStep = 32;  // depth of one instruction
+constexpr std::int64_t kRows = 4;   // of the exact kernel
+constexpr std::int64_t kCols = 16;  // of every kernel
+constexpr int kZeroExponent = -60;  // two of them fit int8, one with 8 stays below every product
+constexpr int kNoProduct = -20;     // E4M3 products have exponents -12..16
 
 // Vector extensions, not loops: GCC keeps these accumulators in registers under every clone.
 using Float8 = float __attribute__((vector_size(32)));
@@ -130,9 +130,8 @@ void step_13(const float* a, const float* b, std::int64_t ldb, const std::int8_t
   truncated_sum_13(a, b, ldb, unit, sum);
   for (int j = 0; j < kCols; ++j) {
     if (!is_finite(c[j])) continue;
-    const float value = top[j] > kNoProduct
-                            ? static_cast<float>(sum[j]) * power_of_two(exponent[j] - 13)
-                            : c[j];
+    const float value =
+        top[j] > kNoProduct ? static_cast<float>(sum[j]) * power_of_two(exponent[j] - 13) : c[j];
     const std::uint32_t kept = float_bits(value) & ~0x3FFu;
     c[j] = value == 0.0f || (kept << 1) == 0 ? 0.0f : bits_float(kept);
   }
@@ -216,8 +215,8 @@ void scaled_blocks(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, st
   }
 }
 
-void exact_rows(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std::int64_t i,
-                float* c, std::int64_t ldc) {
+void exact_rows(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std::int64_t i, float* c,
+                std::int64_t ldc) {
   const std::int64_t row = tile.a_row + i;
   for (std::int64_t j = 0; j < tile.n; j += kCols) {
     double sum[kRows * kCols] = {};
@@ -272,8 +271,8 @@ void prepare_aligned(MmaPanel& panel) {
       panel.nan[i] = 1;
       value = 0.0f;
     }
-    panel.exponents[i] = static_cast<std::int8_t>(
-        value == 0.0f ? kZeroExponent : std::max(exponent_of(value), -6));
+    panel.exponents[i] =
+        static_cast<std::int8_t>(value == 0.0f ? kZeroExponent : std::max(exponent_of(value), -6));
   }
 }
 

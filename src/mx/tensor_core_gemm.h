@@ -12,8 +12,8 @@ namespace mxfa::mx {
 /// Multiplicands decoded once: A is [rows, depth], B is [depth, cols]. Storage is padded with zeros
 /// to multiples of 32 in both directions, so that kernels need no tails.
 struct MmaPanel {
-  std::int64_t rows = 0;  ///< padded
-  std::int64_t cols = 0;  ///< padded
+  std::int64_t rows = 0;      ///< padded
+  std::int64_t cols = 0;      ///< padded
   std::vector<float> values;  ///< an aligned rule needs E4M3 values; NaN: see `nan`
   /// Block exponents, added to both operands' products: A [rows, depth / 32], B [depth / 32, cols];
   /// empty = none.
