@@ -20,15 +20,17 @@ constexpr int kNoProduct = -20;     // E4M3 products have exponents -12..16
 using Float8 = float __attribute__((vector_size(32)));
 using Double8 = double __attribute__((vector_size(64)));
 using Float16 = float __attribute__((vector_size(64)));
-using Int16x32 = std::int32_t __attribute__((vector_size(64)));
+using Lane8 = std::int32_t __attribute__((vector_size(32)));
+using Lane16 = std::int32_t __attribute__((vector_size(64)));
 using Byte16 = std::int8_t __attribute__((vector_size(16)));
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-float power_of_two(int exponent) {  // -126..127
-  return bits_float(static_cast<std::uint32_t>(exponent + 127) << 23);
+int exponent_of(float value) {
+  const int exponent = static_cast<int>((float_bits(value) >> 23) & 0xFFu) - 127;
+  return std::max(exponent, -126);
 }
 
 /// out[r][c] = sum over depth, 4 rows x 16 columns.
@@ -63,29 +65,47 @@ void product_tops(const std::int8_t* a, const std::int8_t* b, std::int64_t ldb, 
   std::memcpy(top, &best, sizeof best);
 }
 
-/// sum[c] = c's term + the products, each truncated to a multiple of 1 after `unit` scaled it.
+/// One step of one row and 16 columns with 13 fraction bits. Every scaling is by a power of two
+/// and every product of two E4M3 values has 8 significant bits: only the two truncations round.
 MXFA_SIMD_CLONES
-void truncated_sum_13(const float* a, const float* b, std::int64_t ldb, const float* unit,
-                      std::int32_t* sum) {
-  Float16 scale;
-  Int16x32 total;
-  std::memcpy(&scale, unit, sizeof scale);
-  std::memcpy(&total, sum, sizeof total);
+void step_13(const float* a, const float* b, std::int64_t ldb, const std::int8_t* top, float* c) {
+  Lane16 old;
+  Byte16 tops;
+  std::memcpy(&old, c, sizeof old);
+  std::memcpy(&tops, top, sizeof tops);
+  const Lane16 magnitude = old & 0x7FFFFFFF;
+  const Lane16 finite = magnitude < 0x7F800000;
+  Lane16 exponent = __builtin_convertvector(tops, Lane16);
+  const Lane16 products = exponent > kNoProduct;
+  Lane16 own = (magnitude >> 23) - 127;
+  own = (finite & (magnitude != 0)) != 0 ? own : kNoProduct - 1000 + own * 0;
+  exponent = (own > exponent ? own : exponent) & products;
+  const Float16 unit = (Float16)((13 + 127 - exponent) << 23);
+  Lane16 sum = __builtin_convertvector((Float16)(old & finite & products) * unit, Lane16);
   for (int k = 0; k < kStep; ++k) {
     Float16 value;
     std::memcpy(&value, b + k * ldb, sizeof value);
-    // Both products are exact: 8 significant bits, a power of two.
-    total += __builtin_convertvector(value * a[k] * scale, Int16x32);
+    sum += __builtin_convertvector(value * a[k] * unit, Lane16);
   }
-  std::memcpy(sum, &total, sizeof total);
+  const Float16 back = (Float16)((exponent - 13 + 127) << 23);
+  const Lane16 total = (Lane16)(__builtin_convertvector(sum, Float16) * back);
+  // Without products only C's own low bits go; a zero result is +0.
+  Lane16 result = (products != 0 ? total : old) & ~0x3FF;
+  result &= (result & 0x7FFFFFFF) != 0;
+  result = finite != 0 ? result : old;
+  std::memcpy(c, &result, sizeof result);
 }
 
-/// The same with sums up to 2^33, in double.
+/// 2^exponent, -1022..1023.
+double double_power(int exponent) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(1023 + exponent) << 52);
+}
+
+/// sum[c] += the products, each truncated to a multiple of 1 after `unit` scaled it.
 MXFA_SIMD_CLONES
-void truncated_sum_25(const float* a, const float* b, std::int64_t ldb, const float* unit,
-                      double* sum) {
+void truncated_sum(const float* a, const float* b, std::int64_t ldb, const float* unit,
+                   double* sum) {
   for (int half = 0; half < 2; ++half) {
-    using Int8x32 = std::int32_t __attribute__((vector_size(32)));
     Float8 scale;
     Double8 total;
     std::memcpy(&scale, unit + 8 * half, sizeof scale);
@@ -93,7 +113,7 @@ void truncated_sum_25(const float* a, const float* b, std::int64_t ldb, const fl
     for (int k = 0; k < kStep; ++k) {
       Float8 value;
       std::memcpy(&value, b + k * ldb + 8 * half, sizeof value);
-      const Int8x32 term = __builtin_convertvector(value * a[k] * scale, Int8x32);
+      const Lane8 term = __builtin_convertvector(value * a[k] * scale, Lane8);
       total += __builtin_convertvector(term, Double8);
     }
     std::memcpy(sum + 8 * half, &total, sizeof total);
@@ -108,36 +128,8 @@ float truncate_double(double value) {
   return bits_float(float_bits(nearest) - 1);
 }
 
-int exponent_of(float value) {
-  const int exponent = static_cast<int>((float_bits(value) >> 23) & 0xFFu) - 127;
-  return std::max(exponent, -126);
-}
-
-/// One step of one row and 16 columns, 13 fraction bits.
-void step_13(const float* a, const float* b, std::int64_t ldb, const std::int8_t* top, float* c) {
-  alignas(64) float unit[kCols];
-  alignas(64) std::int32_t sum[kCols];
-  int exponent[kCols];
-  for (int j = 0; j < kCols; ++j) {
-    const bool products = top[j] > kNoProduct;
-    const float addend = is_finite(c[j]) ? c[j] : 0.0f;
-    // Without products only C's own bits count; the sum is then 0 and not used.
-    exponent[j] = products ? int{top[j]} : 0;
-    if (products && addend != 0.0f) exponent[j] = std::max(exponent[j], exponent_of(addend));
-    unit[j] = power_of_two(13 - exponent[j]);
-    sum[j] = products ? static_cast<std::int32_t>(addend * unit[j]) : 0;
-  }
-  truncated_sum_13(a, b, ldb, unit, sum);
-  for (int j = 0; j < kCols; ++j) {
-    if (!is_finite(c[j])) continue;
-    const float value =
-        top[j] > kNoProduct ? static_cast<float>(sum[j]) * power_of_two(exponent[j] - 13) : c[j];
-    const std::uint32_t kept = float_bits(value) & ~0x3FFu;
-    c[j] = value == 0.0f || (kept << 1) == 0 ? 0.0f : bits_float(kept);
-  }
-}
-
-/// One step of one row and 16 columns, 25 fraction bits, block exponents sa + sb[c].
+/// One step of one row and 16 columns with 25 fraction bits and block exponents `scale`. Terms are
+/// below 2^27, so they fit int32; their sum needs double.
 void step_25(const float* a, const float* b, std::int64_t ldb, const std::int8_t* top,
              const int* scale, float* c) {
   alignas(64) float unit[kCols];
@@ -148,23 +140,25 @@ void step_25(const float* a, const float* b, std::int64_t ldb, const std::int8_t
     const float addend = is_finite(c[j]) ? c[j] : 0.0f;
     exponent[j] = products ? top[j] + scale[j] : 0;
     if (products && addend != 0.0f) exponent[j] = std::max(exponent[j], exponent_of(addend));
-    // At most 25 - top; far below the accumulator every term truncates to 0.
-    unit[j] = products ? power_of_two(std::max(25 + scale[j] - exponent[j], -126)) : 0.0f;
-    sum[j] = products ? std::trunc(std::ldexp(addend, 25 - exponent[j])) : 0.0;
+    // Far below the accumulator every term truncates to 0.
+    const int shift = std::max(25 + scale[j] - exponent[j], -126);
+    unit[j] = products ? static_cast<float>(double_power(shift)) : 0.0f;
+    const double own = static_cast<double>(addend) * double_power(25 - exponent[j]);
+    sum[j] = products ? static_cast<double>(static_cast<std::int32_t>(own)) : 0.0;
   }
-  truncated_sum_25(a, b, ldb, unit, sum);
+  truncated_sum(a, b, ldb, unit, sum);
   for (int j = 0; j < kCols; ++j) {
     if (!is_finite(c[j])) continue;
-    if (top[j] > kNoProduct) c[j] = truncate_double(std::ldexp(sum[j], exponent[j] - 25));
+    if (top[j] > kNoProduct) c[j] = truncate_double(sum[j] * double_power(exponent[j] - 25));
     if (c[j] == 0.0f) c[j] = 0.0f;  // a zero sum is +0
   }
 }
 
-/// NaN results where a multiplicand of the step is NaN, or C already is.
+/// NaN results where a multiplicand of the step is NaN.
 void poison(const MmaPanel& a, const MmaPanel& b, std::int64_t row, std::int64_t ka,
             std::int64_t kb, std::int64_t col, float* c) {
   for (int j = 0; j < kCols; ++j) {
-    bool nan = is_nan(c[j]);
+    bool nan = false;
     for (std::int64_t k = 0; k < kStep && !nan; ++k) {
       nan = (!a.nan.empty() && a.nan[row * a.cols + ka + k]) ||
             (!b.nan.empty() && b.nan[(kb + k) * b.cols + col + j]);
@@ -176,6 +170,9 @@ void poison(const MmaPanel& a, const MmaPanel& b, std::int64_t row, std::int64_t
 void aligned_row(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std::int64_t row,
                  std::int64_t col, bool wide, float* c) {
   const bool scaled = !a.scales.empty() || !b.scales.empty();
+  for (int j = 0; j < kCols; ++j) {
+    if (is_nan(c[j])) c[j] = bits_float(0x7FFFFFFFu);
+  }
   for (std::int64_t k = 0; k < tile.depth; k += kStep) {
     const std::int64_t ka = tile.a_depth + k;
     const std::int64_t kb = tile.b_depth + k;
@@ -192,7 +189,7 @@ void aligned_row(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std:
     } else {
       step_13(a.row(row) + ka, values, b.cols, top, c);
     }
-    poison(a, b, row, ka, kb, col, c);
+    if (!a.nan.empty() || !b.nan.empty()) poison(a, b, row, ka, kb, col, c);
   }
 }
 
@@ -208,8 +205,7 @@ void scaled_blocks(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, st
       const int sa = a.scales.empty() ? 0 : a.scales[((row + r) * a.cols + ka) / kStep];
       for (std::int64_t j = 0; j < kCols; ++j) {
         const int sb = b.scales.empty() ? 0 : b.scales[kb / kStep * b.cols + col + j];
-        const std::uint64_t bits = static_cast<std::uint64_t>(1023 + sa + sb) << 52;
-        sum[r * kCols + j] += block[r * kCols + j] * std::bit_cast<double>(bits);
+        sum[r * kCols + j] += block[r * kCols + j] * double_power(sa + sb);
       }
     }
   }

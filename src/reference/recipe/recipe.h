@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention/mask.h"
+#include "mx/quantize.h"
 #include "mxfa/types.h"
 #include "reference/attention.h"
 #include "reference/matrix.h"
@@ -97,7 +98,6 @@ struct RecipeConfig {
   Accumulator accumulator = Accumulator::kExact;
   int promote_keys = 0;     ///< forward: a fresh accumulator every so many keys (x tile_n)
   int promote_queries = 0;  ///< dV and dK: likewise (a multiple of backward_tile_m)
-  int tile_m = 128;         ///< forward query tile
   int tile_n = 128;         ///< key tile, forward and backward
   int backward_tile_m = 128;
 
@@ -129,22 +129,11 @@ struct RecipeConfig {
   void check() const;
 };
 
-/// E4M3 codes and the E8M0 scale of each block: value = code * 2^(scale - 127). Blocks start at row
-/// 0 and column 0; the last ones may be short.
-struct MxMatrix {
-  BlockShape shape = BlockShape::k32x32;
-  Matrix<std::uint8_t> codes;   ///< [rows, cols]
-  Matrix<std::uint8_t> scales;  ///< [row blocks, column blocks]
-
-  std::uint8_t scale(std::int64_t row, std::int64_t col) const;
-  /// [rows, cols]; exact, NaN where the scale is 0xFF.
-  Matrix<float> dequantized() const;
-};
-
 /// One tensor as its GEMMs read it: [tokens, head_dim].
 struct Operand {
-  MxMatrix along_d;           ///< for the GEMM whose K is head_dim
-  MxMatrix along_tokens;      ///< for the GEMM whose K are tokens; the same payload but for k1x32
+  mx::QuantizedMatrix along_d;  ///< for the GEMM whose K is head_dim
+  mx::QuantizedMatrix
+      along_tokens;           ///< for the GEMM whose K are tokens; the same payload but for k1x32
   Matrix<float> bf16;         ///< BF16 values, shifted where smoothed: for BF16 GEMMs
   float tensor_scale = 1.0f;  ///< kFp8PerTensor: value = code * tensor_scale; scales are all 127
 };
@@ -173,12 +162,13 @@ struct RecipeForward {
   std::vector<float> row_sum;  ///< [seqlen_q], sum of exp2(s - row_max) from un-quantized P
 
   /// Below: only under keep_intermediates.
-  Matrix<float> s;     ///< [seqlen_q, seqlen_k], log2 units, masked entries included
-  Matrix<float> p;     ///< [seqlen_q, seqlen_k], un-quantized P' of its key tile
-  MxMatrix p_payload;  ///< of P', 1x32; scale 127 - 8 for constant 2^8, 127 where it is no power
+  Matrix<float> s;  ///< [seqlen_q, seqlen_k], log2 units, masked entries included
+  Matrix<float> p;  ///< [seqlen_q, seqlen_k], un-quantized P' of its key tile
+  mx::QuantizedMatrix
+      p_payload;  ///< of P', 1x32; scale 127 - 8 for constant 2^8, 127 where it is no power
   Matrix<float> tile_max;  ///< [seqlen_q, key tiles], the running maximum (with V's exponent in
                            ///< leak-free form) that P' of the tile was taken against
-  /// [key tiles]: V's anchor exponent of the tile's accumulator (Hopper), 0 elsewhere.
+  /// [key tiles]: V's anchor exponent of the tile (Hopper), 0 elsewhere.
   std::vector<int> v_anchor;
   Matrix<float> p_normalized;  ///< [seqlen_q, seqlen_k], what P' payloads mean: sum is about 1
 };
@@ -194,10 +184,10 @@ struct RecipeBackward {
   std::int64_t ds_rescales = 0;   ///< kWarp16: how often an exponent grew after its first tile
 
   /// Below: only under keep_intermediates. All [seqlen_q, seqlen_k] (not transposed).
-  Matrix<float> p;     ///< P' = P * 2^p_fold, un-quantized
-  Matrix<float> dp;    ///< un-folded
-  Matrix<float> ds;    ///< P * (dP - delta), un-quantized
-  MxMatrix p_payload;  ///< of P'; blocks 32x1 (kBlockAmax); scale 127 where constant
+  Matrix<float> p;                ///< P' = P * 2^p_fold, un-quantized
+  Matrix<float> dp;               ///< un-folded
+  Matrix<float> ds;               ///< P * (dP - delta), un-quantized
+  mx::QuantizedMatrix p_payload;  ///< of P'; blocks 32x1 (kBlockAmax); scale 127 where constant
   /// dK's dS payload: of dS * 2^(fold), value = code * 2^ds_dk_exponent(i, j) * 2^-fold.
   Matrix<std::uint8_t> ds_dk_codes;
   Matrix<std::int16_t> ds_dk_exponent;  ///< [query tiles or blocks, key blocks], see ds_blocks
