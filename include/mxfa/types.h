@@ -47,6 +47,13 @@ enum class ScaleLayout : std::uint8_t {
   kTiled128x4,   ///< 512-byte atoms of 128 rows x 4 scales, as block-scaled tensor cores read them
 };
 
+/// The GEMM K dimension that scales of a [tokens, head_dim] matrix lie along, in the tiled layout.
+enum class ScaleAxis : std::uint8_t {
+  kHeadDim,  ///< rows are tokens, K blocks are 32 columns: operands of S = Q K^T and dP = dO V^T
+  kTokens,   ///< rows are columns of head_dim, K blocks are 32 tokens: operands of P V, dS K, ...
+};
+std::string_view scale_axis_name(ScaleAxis axis);
+
 /// Where the causal diagonal ends when seqlen_q != seqlen_k.
 enum class CausalAlignment : std::uint8_t {
   kBottomRight,  ///< query i sees keys j <= i + seqlen_k - seqlen_q; default

@@ -66,4 +66,14 @@ std::string_view block_shape_name(BlockShape shape) {
   throw Error(ErrorKind::kInvalidArgument, "block shape: not a member of BlockShape");
 }
 
+std::string_view scale_axis_name(ScaleAxis axis) {
+  switch (axis) {
+    case ScaleAxis::kHeadDim:
+      return "head_dim";
+    case ScaleAxis::kTokens:
+      return "tokens";
+  }
+  throw Error(ErrorKind::kInvalidArgument, "scale axis: not a member of ScaleAxis");
+}
+
 }  // namespace mxfa

@@ -13,6 +13,11 @@ inline constexpr int kAtomRows = 128;
 inline constexpr int kAtomCols = 4;
 inline constexpr int kAtomBytes = kAtomRows * kAtomCols;
 
+/// Byte of row 0..127 and K block 0..3 within an atom.
+MXFA_HOST_DEVICE constexpr int byte_in_atom(int row, int k_block) {
+  return (row % 32) * 16 + (row / 32) * 4 + k_block;
+}
+
 struct ScaleCoord {
   std::int64_t row = 0;      ///< row of the matrix (M or N of the GEMM)
   std::int64_t k_block = 0;  ///< block of 32 along K
@@ -35,8 +40,8 @@ struct TiledScaleLayout {
   }
   MXFA_HOST_DEVICE constexpr std::int64_t offset(std::int64_t row, std::int64_t k_block) const {
     const std::int64_t atom = (row / kAtomRows) * k_atoms() + k_block / kAtomCols;
-    const std::int64_t r = row % kAtomRows;
-    return atom * kAtomBytes + (r % 32) * 16 + (r / 32) * 4 + k_block % kAtomCols;
+    return atom * kAtomBytes +
+           byte_in_atom(static_cast<int>(row % kAtomRows), static_cast<int>(k_block % kAtomCols));
   }
   /// Inverse of offset() for 0 <= offset < size_bytes(); padding coordinates lie at or beyond rows
   /// or k_blocks.
