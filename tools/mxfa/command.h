@@ -1,0 +1,41 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "io/json_records.h"
+
+/// The command line: one file for each subcommand, collected by main.cc.
+namespace mxfa::cli {
+
+/// What the program returns; design: done, a check failed, bad input or usage, no device.
+enum ExitStatus : int { kDone = 0, kCheckFailed = 1, kBadInput = 2, kNoDevice = 3 };
+
+struct Command {
+  CLI::App* app = nullptr;
+  /// Runs after parsing. Throws mxfa::Error on bad input, before anything is written.
+  std::function<ExitStatus()> run;
+};
+
+using AddCommand = Command (*)(CLI::App& root);
+
+Command add_info(CLI::App& root);
+
+/// Adds `--json FILE`.
+void add_json_option(CLI::App& app, std::string& path);
+
+/// A record with impl, device, commit and date set.
+io::Record base_record(const std::string& routine, const std::string& impl);
+
+/// Writes the records where `path` is not empty.
+void write_json(const std::string& path, const std::vector<io::Record>& records);
+
+/// Throws Error where `path` is not empty and could not be written: called before long work.
+void check_output(const std::string& path);
+
+/// Columns are as wide as their widest cell; the first is left-aligned, the others right-aligned.
+std::string format_table(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace mxfa::cli

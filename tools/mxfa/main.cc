@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "command.h"
+#include "io/safetensors.h"
+#include "mxfa/error.h"
+#include "mxfa/version.h"
+
+namespace mxfa::cli {
+namespace {
+
+constexpr const char* kDescription =
+    "mxfa: training attention in MXFP8.\n"
+    "Answers, for your own tensors and your own machine, what 8-bit attention costs.\n";
+
+constexpr const char* kFooter =
+    "Exit status: 0 done, 1 a check failed, 2 bad input or usage (nothing is written),\n"
+    "3 no suitable device.\n\n"
+    "Examples:\n"
+    "  mxfa info                              what this build and this machine can do\n"
+    "  mxfa COMMAND --help                    what a command is for, its options, examples";
+
+constexpr AddCommand kCommands[] = {add_info};
+
+void report(const std::string& command, const std::string& message) {
+  fmt::print(stderr, "mxfa{}{}: error: {}\n", command.empty() ? "" : " ", command, message);
+}
+
+ExitStatus run(const Command& command) {
+  const std::string name = command.app->get_name();
+  try {
+    return command.run();
+  } catch (const Error& error) {
+    report(name, error.what());
+    return error.kind() == ErrorKind::kDevice ? kNoDevice : kBadInput;
+  } catch (const std::bad_alloc&) {
+    report(name, "not enough memory for this input");
+    return kBadInput;
+  } catch (const std::exception& error) {
+    report(name, error.what());
+    return kBadInput;
+  }
+}
+
+/// The subcommand that the user wrote, if any.
+const Command* parsed_command(const std::vector<Command>& commands) {
+  for (const Command& command : commands) {
+    if (command.app->parsed()) return &command;
+  }
+  return nullptr;
+}
+
+ExitStatus report_usage(const CLI::App& root, const std::vector<Command>& commands,
+                        const CLI::ParseError& error) {
+  // Help and version are errors of status 0 to CLI11; its other numbers mean nothing to a user.
+  if (error.get_exit_code() == 0) {
+    root.exit(error);
+    return kDone;
+  }
+  const Command* command = parsed_command(commands);
+  const std::string name = command == nullptr ? "" : command->app->get_name();
+  report(name, error.what());
+  fmt::print(stderr, "See: mxfa{}{} --help\n", name.empty() ? "" : " ", name);
+  return kBadInput;
+}
+
+int main_checked(int argc, char** argv) {
+  CLI::App root{kDescription, "mxfa"};
+  root.footer(kFooter);
+  root.require_subcommand(1);
+  root.set_version_flag("--version", fmt::format("mxfa {}.{}.{}", MXFA_VERSION_MAJOR,
+                                                 MXFA_VERSION_MINOR, MXFA_VERSION_PATCH));
+  std::vector<Command> commands;
+  for (const AddCommand add : kCommands) commands.push_back(add(root));
+  if (argc > 1 && argv[1][0] != '-') {
+    std::vector<std::string> names;
+    for (const Command& command : commands) names.push_back(command.app->get_name());
+    if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
+      report("", fmt::format("unknown command '{}' (commands: {})", io::printable(argv[1]),
+                             fmt::join(names, ", ")));
+      return kBadInput;
+    }
+  }
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return report_usage(root, commands, error);
+  }
+  const Command* command = parsed_command(commands);
+  return command == nullptr ? kBadInput : run(*command);
+}
+
+}  // namespace
+}  // namespace mxfa::cli
+
+int main(int argc, char** argv) { return mxfa::cli::main_checked(argc, argv); }
