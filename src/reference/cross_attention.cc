@@ -37,6 +37,12 @@ void validate_inputs(const CrossAttentionInputs& inputs) {
                  fmt::format("[{}, {}]", rows, cols),
                  fmt::format("[{}, {}]", matrix.rows, matrix.cols));
   };
+  const auto expect_dim = [&](const std::vector<double>& weight, const char* name) {
+    core::expect(std::int64_t(weight.size()) == dim, name, fmt::format("[{}]", dim),
+                 fmt::format("[{}]", weight.size()));
+  };
+  expect_dim(inputs.seed_norm_weight, "seed_norm_weight");
+  expect_dim(inputs.kv_norm_weight, "kv_norm_weight");
   expect_shape(inputs.kv, "kv", inputs.kv.rows, dim);
   expect_shape(inputs.wq, "wq", width_q, dim);
   expect_shape(inputs.wk, "wk", width_k, dim);
