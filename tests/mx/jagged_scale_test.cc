@@ -3,17 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
-#include <random>
+#include <limits>
 #include <string>
 
 #include "mxfa/error.h"
 #include "support/compare.h"
+#include "support/rng.h"
 
 namespace mxfa::mx {
 namespace {
 
 using mxfa::testing::bitwise_equal;
+using mxfa::testing::Rng;
 
 constexpr BlockShape kShapes[] = {BlockShape::k1x32, BlockShape::k32x1, BlockShape::k32x32,
                                   BlockShape::k32xD, BlockShape::k1xD};
@@ -27,14 +28,14 @@ bool legal(BlockShape shape, ScaleAxis axis) {
   return shape != BlockShape::k32x1 || axis == ScaleAxis::kTokens;
 }
 
-std::vector<std::int32_t> random_cu_seqlens(std::mt19937& generator) {
-  const int batch = std::uniform_int_distribution<int>(0, 9)(generator);
-  const int longest = std::uniform_int_distribution<int>(0, 400)(generator);
+std::vector<std::int32_t> random_cu_seqlens(Rng& rng) {
+  const std::int64_t batch = rng.integer(0, 9);
+  const std::int64_t longest = rng.integer(0, 400);
   std::vector<std::int32_t> cu_seqlens{0};
-  for (int s = 0; s < batch; ++s) {
-    const bool empty = std::uniform_int_distribution<int>(0, 3)(generator) == 0;
-    const int length = empty ? 0 : std::uniform_int_distribution<int>(0, longest)(generator);
-    cu_seqlens.push_back(cu_seqlens.back() + length);
+  for (std::int64_t s = 0; s < batch; ++s) {
+    const bool empty = rng.integer(0, 3) == 0;
+    const std::int64_t length = empty ? 0 : rng.integer(0, longest);
+    cu_seqlens.push_back(static_cast<std::int32_t>(cu_seqlens.back() + length));
   }
   return cu_seqlens;
 }
@@ -76,18 +77,17 @@ struct Case {
   }
 };
 
-Case random_case(std::mt19937& generator, BlockShape shape, ScaleAxis axis) {
-  const auto cu_seqlens = random_cu_seqlens(generator);
+Case random_case(Rng& rng, BlockShape shape, ScaleAxis axis) {
+  const auto cu_seqlens = random_cu_seqlens(rng);
   const std::int64_t dims[] = {32, 40, 64, 128, 130, 256};
   Case test{make_jagged_offsets(cu_seqlens, cu_seqlens.back()),
             shape,
             axis,
-            std::uniform_int_distribution<int>(1, 3)(generator),
-            dims[std::uniform_int_distribution<int>(0, 5)(generator)],
+            rng.integer(1, 3),
+            dims[rng.integer(0, 5)],
             {}};
-  std::uniform_int_distribution<int> byte(1, 254);
   test.scales.resize(test.offsets.scale_rows_total(shape) * test.heads * test.cols());
-  for (std::uint8_t& scale : test.scales) scale = static_cast<std::uint8_t>(byte(generator));
+  for (std::uint8_t& scale : test.scales) scale = static_cast<std::uint8_t>(rng.integer(1, 254));
   return test;
 }
 
@@ -151,12 +151,12 @@ void expect_tiled(const Case& test, const std::uint8_t* tiled) {
 }
 
 TEST(JaggedScale, RandomSequencesRoundTripAndPad) {
-  std::mt19937 generator(1);
+  Rng rng(1);
   for (int repeat = 0; repeat < 40; ++repeat) {
     for (const BlockShape shape : kShapes) {
       for (const ScaleAxis axis : kAxes) {
         if (!legal(shape, axis)) continue;
-        const Case test = random_case(generator, shape, axis);
+        const Case test = random_case(rng, shape, axis);
         Guarded tiled(test.heads * test.head_bytes());
         scatter(test, test.scales.data(), tiled.data());
         EXPECT_TRUE(tiled.intact()) << test.name();
@@ -174,11 +174,11 @@ TEST(JaggedScale, RandomSequencesRoundTripAndPad) {
 
 /// Padding must not matter: gathering from tiled scales whose padding is 0xFF gives the same.
 TEST(JaggedScale, PoisonedPaddingIsNeverRead) {
-  std::mt19937 generator(2);
+  Rng rng(2);
   for (const BlockShape shape : kShapes) {
     for (const ScaleAxis axis : kAxes) {
       if (!legal(shape, axis)) continue;
-      const Case test = random_case(generator, shape, axis);
+      const Case test = random_case(rng, shape, axis);
       std::vector<std::uint8_t> tiled(test.heads * test.head_bytes());
       scatter(test, test.scales.data(), tiled.data());
       std::replace(tiled.begin(), tiled.end(), std::uint8_t{0}, kPoison);
@@ -202,9 +202,9 @@ TEST(JaggedScale, OffsetsOfKnownLengths) {
 }
 
 TEST(JaggedScale, BoundsFromShapesHoldAndAreReached) {
-  std::mt19937 generator(3);
+  Rng rng(3);
   for (int repeat = 0; repeat < 300; ++repeat) {
-    const auto cu_seqlens = random_cu_seqlens(generator);
+    const auto cu_seqlens = random_cu_seqlens(rng);
     const JaggedOffsets offsets = make_jagged_offsets(cu_seqlens, cu_seqlens.back());
     EXPECT_LE(offsets.groups.back(), max_groups(cu_seqlens.back(), offsets.batch()));
     EXPECT_LE(offsets.tiles.back(), max_tiles(cu_seqlens.back(), offsets.batch()));

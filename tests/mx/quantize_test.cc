@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <random>
 #include <string>
 #include <tuple>
 
@@ -13,6 +12,7 @@
 #include "mx/definition.h"
 #include "mxfa/error.h"
 #include "support/compare.h"
+#include "support/rng.h"
 
 namespace mxfa::mx {
 namespace {
@@ -20,6 +20,7 @@ namespace {
 using mxfa::testing::bitwise_equal;
 using mxfa::testing::define_block;
 using mxfa::testing::DefinedBlock;
+using mxfa::testing::Rng;
 
 std::vector<QuantizeSpec> all_specs() {
   std::vector<QuantizeSpec> specs;
@@ -41,13 +42,11 @@ std::string name_of(const QuantizeSpec& spec, std::int64_t rows, std::int64_t co
 
 /// Signed values over `binades` binades, one in eight zero.
 std::vector<float> spread_values(std::int64_t count, int binades, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  std::uniform_int_distribution<int> exponent(-binades / 2, binades / 2);
-  std::uniform_int_distribution<int> zero(0, 7);
+  Rng rng(seed);
   std::vector<float> values(static_cast<std::size_t>(count));
   for (float& value : values) {
-    value = zero(generator) == 0 ? 0.0f : std::ldexp(normal(generator), exponent(generator));
+    const int exponent = static_cast<int>(rng.integer(-binades / 2, binades / 2));
+    value = rng.integer(0, 7) == 0 ? 0.0f : std::ldexp(static_cast<float>(rng.normal()), exponent);
   }
   return values;
 }
