@@ -35,11 +35,10 @@ std::vector<attention::KeyRange> visible_ranges(const HeadInputsF64& inputs) {
   return ranges;
 }
 
-/// Writes softmax(logits) to `probabilities` and returns ln sum exp(logits). An anchor that is not
-/// finite is replaced by 0, so that infinite logits give NaN or infinity and never a wrong number.
+/// Writes softmax(logits) to `probabilities` and returns ln sum exp(logits). A row with a NaN, an
+/// infinite maximum or nothing but -infinity is NaN throughout.
 double softmax_row(std::span<const double> logits, std::span<double> probabilities) {
-  double row_max = *std::max_element(logits.begin(), logits.end());
-  if (!std::isfinite(row_max)) row_max = 0;
+  const double row_max = *std::max_element(logits.begin(), logits.end());
   double row_sum = 0;
   for (std::size_t j = 0; j < logits.size(); ++j) {
     probabilities[j] = std::exp(logits[j] - row_max);
