@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -352,6 +353,10 @@ struct CaseEntry {
   std::string name;
   std::function<AttentionCase()> make;
   bool large = false;  ///< more than a million scores or a thousand heads: not for the emulator
+
+  friend std::ostream& operator<<(std::ostream& out, const CaseEntry& entry) {
+    return out << entry.name;
+  }
 };
 
 /// The list: catalogue number, then what goes wrong where it fails.
