@@ -2,6 +2,7 @@
 
 /// Umbrella header: the whole public API.
 #include "mxfa/error.h"
+#include "mxfa/quantize.h"
 #include "mxfa/tensor.h"
 #include "mxfa/types.h"
 #include "mxfa/version.h"

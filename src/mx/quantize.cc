@@ -11,8 +11,8 @@ namespace {
 
 /// per_column[c] = convert(scale of column c), for one row of compact scales.
 template <class Convert>
-void expand_scales(BlockShape shape, std::int64_t cols, const std::uint8_t* scales,
-                   float* per_column, Convert convert) {
+void expand_converted(BlockShape shape, std::int64_t cols, const std::uint8_t* scales,
+                      float* per_column, Convert convert) {
   const std::int64_t width = block_cols(shape) == 0 ? cols : block_cols(shape);
   for (std::int64_t begin = 0, block = 0; begin < cols; begin += width, ++block) {
     std::fill(per_column + begin, per_column + std::min(begin + width, cols),
@@ -64,7 +64,7 @@ std::uint8_t RowGroupQuantizer::scale_of(std::uint32_t amax_bits) const {
 }
 
 void RowGroupQuantizer::expand_inverse(const std::uint8_t* scales) {
-  expand_scales(spec_.block_shape, cols_, scales, inverse_.data(), inverse_e8m0);
+  expand_converted(spec_.block_shape, cols_, scales, inverse_.data(), inverse_e8m0);
 }
 
 void RowGroupQuantizer::run(const float* values, std::int64_t row_stride, int rows,
@@ -96,6 +96,10 @@ void RowGroupQuantizer::run(const float* values, std::int64_t row_stride, int ro
     encode_row(spec_.format, values + row * row_stride, inverse_.data(), codes + row * code_stride,
                cols_);
   }
+}
+
+void expand_scales(BlockShape shape, const std::uint8_t* scales, float* values, std::int64_t cols) {
+  expand_converted(shape, cols, scales, values, decode_e8m0);
 }
 
 float QuantizedMatrix::value(std::int64_t row, std::int64_t col) const {
@@ -139,8 +143,8 @@ std::vector<float> dequantize(const QuantizedMatrix& matrix) {
   std::vector<float> scales(static_cast<std::size_t>(matrix.cols));
   for (std::int64_t row = 0; row < matrix.rows; ++row) {
     if (row % block_rows(matrix.block_shape) == 0) {
-      expand_scales(matrix.block_shape, matrix.cols, matrix.scales.data() + grid.index(row, 0),
-                    scales.data(), decode_e8m0);
+      expand_scales(matrix.block_shape, matrix.scales.data() + grid.index(row, 0), scales.data(),
+                    matrix.cols);
     }
     const std::int64_t first = row * matrix.cols;
     decode_row(matrix.format, matrix.codes.data() + first, scales.data(), values.data() + first,

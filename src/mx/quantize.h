@@ -56,6 +56,9 @@ void quantize(const FloatView& matrix, const QuantizeSpec& spec, QuantizedMatrix
 /// Row-major [rows, cols].
 std::vector<float> dequantize(const QuantizedMatrix& matrix);
 
+/// values[c] = 2^(scale - 127) of column c, from one row of compact scales [scale_cols].
+void expand_scales(BlockShape shape, const std::uint8_t* scales, float* values, std::int64_t cols);
+
 /// Quantizes one group of up to 32 rows at a time: the unit that callers spread over threads and
 /// over the sequences of a packed tensor. Holds scratch, so one object for each thread.
 class RowGroupQuantizer {

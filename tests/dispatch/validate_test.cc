@@ -1,0 +1,192 @@
+#include "dispatch/validate.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "dispatch/tensors.h"
+#include "mxfa/error.h"
+#include "mxfa/quantize.h"
+
+namespace mxfa {
+namespace {
+
+using mxfa::testing::OwnedTensor;
+
+/// The message of the Error that `call` throws, or "accepted".
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    return error.what();
+  }
+  return "accepted";
+}
+
+/// One good call of quantize() whose arguments a test may spoil.
+struct QuantizeCall {
+  OwnedTensor input{DType::kBF16, {4, 2, 64}};
+  OwnedTensor payload{DType::kE4M3, {4, 2, 64}};
+  OwnedTensor scales{DType::kE8M0, {1, 2, 2}};
+  TensorView in = input.view();
+  TensorView out = payload.view();
+  TensorView sf = scales.view();
+  QuantizeOptions options;
+
+  QuantizeCall() { input.fill(std::vector<float>(4 * 2 * 64, 1.0f)); }
+  std::string run() {
+    return message_of([&] { quantize(in, out, sf, options); });
+  }
+};
+
+TEST(ValidateQuantize, GoodCallIsAccepted) {
+  QuantizeCall call;
+  EXPECT_EQ(call.run(), "accepted");
+  EXPECT_EQ(call.payload.bytes()[0], 0x78);
+}
+
+TEST(ValidateQuantize, DtypesAreNamed) {
+  QuantizeCall input;
+  OwnedTensor doubles(DType::kF64, {4, 2, 64});
+  input.in = doubles.view();
+  EXPECT_EQ(input.run(), "input: expected f32, f16 or bf16, got f64 [4, 2, 64]");
+  QuantizeCall payload;
+  payload.out.dtype = DType::kE5M2;
+  EXPECT_EQ(payload.run(), "payload: expected e4m3 or u8, got e5m2 [4, 2, 64]");
+  QuantizeCall scales;
+  scales.sf.dtype = DType::kE4M3;
+  EXPECT_EQ(scales.run(), "scales: expected e8m0 or u8, got e4m3 [1, 2, 2]");
+  QuantizeCall format;
+  format.options.format = DType::kF32;
+  EXPECT_EQ(format.run(), "format: expected e4m3 or e5m2, got f32");
+}
+
+TEST(ValidateQuantize, ShapesAreNamed) {
+  QuantizeCall payload;
+  payload.out.shape[2] = 32;
+  EXPECT_EQ(payload.run(), "payload: expected shape [4, 2, 64], got e4m3 [4, 2, 32]");
+  QuantizeCall scales;
+  scales.sf.shape[1] = 1;
+  EXPECT_EQ(scales.run(),
+            "scales: expected shape [1, 2, 2] (dimension 0 or more), got e8m0 [1, 1, 2]");
+  QuantizeCall rank;
+  rank.in = make_tensor(rank.input.view().data, DType::kBF16, {512});
+  EXPECT_EQ(rank.run(), "shape: expected [tokens, num_heads, head_dim] or [rows, cols], got [512]");
+  QuantizeCall negative;
+  negative.in.shape[0] = -4;
+  EXPECT_EQ(negative.run(), "input: expected extents of at least 0, got bf16 [-4, 2, 64]");
+  QuantizeCall no_columns;
+  no_columns.in.shape[2] = 0;
+  EXPECT_EQ(no_columns.run(), "shape: expected at least one column (head_dim), got [4, 2, 0]");
+  QuantizeCall too_many;
+  too_many.in.rank = 9;
+  EXPECT_EQ(too_many.run(), "input: expected 0 to 5 dimensions, got 9");
+}
+
+TEST(ValidateQuantize, DataMustBePresentAndAligned) {
+  QuantizeCall null;
+  null.in.data = nullptr;
+  EXPECT_EQ(null.run(), "input: expected data, got a null pointer for bf16 [4, 2, 64]");
+  QuantizeCall odd;
+  odd.in.data = static_cast<std::uint8_t*>(odd.in.data) + 1;
+  EXPECT_EQ(odd.run(), "input: expected data aligned to 2 bytes, got an address 1 bytes past that");
+}
+
+/// Inputs may be broadcast (all strides 0), outputs may not.
+TEST(ValidateQuantize, ZeroStrides) {
+  QuantizeCall input;
+  input.in.strides = {0, 0, 0};
+  EXPECT_EQ(input.run(), "accepted");
+  for (const std::uint8_t byte : input.payload.bytes()) ASSERT_EQ(byte, 0x78);
+  QuantizeCall output;
+  output.out.strides[1] = 0;
+  EXPECT_EQ(output.run(),
+            "payload: expected an output whose elements do not share memory, got stride 0 in "
+            "dimension 1 of e4m3 [4, 2, 64]");
+}
+
+TEST(ValidateQuantize, TiledScales) {
+  QuantizeCall axis;
+  axis.options = {.block_shape = BlockShape::k1x32,
+                  .layout = ScaleLayout::kTiled128x4,
+                  .scale_axis = ScaleAxis::kTokens};
+  EXPECT_EQ(axis.run(), "scale axis: 1x32 scales cannot be tiled along tokens");
+  QuantizeCall shape;
+  shape.options.layout = ScaleLayout::kTiled128x4;
+  EXPECT_EQ(shape.run(),
+            "scales: expected shape [2, 1, 1, 512] (dimension 1 or more), got e8m0 [1, 2, 2]");
+  QuantizeCall gaps;
+  gaps.options.layout = ScaleLayout::kTiled128x4;
+  OwnedTensor wide(DType::kU8, {2, 1, 1, 1024});
+  gaps.sf = wide.view();
+  gaps.sf.shape[3] = 512;
+  gaps.sf.strides[3] = 2;
+  EXPECT_EQ(gaps.run(),
+            "scales: expected atoms without gaps, got u8 [2, 1, 1, 512] with strides [1024, 1024, "
+            "1024, 2]");
+}
+
+TEST(ValidateQuantize, NothingIsWrittenWhenACallIsRefused) {
+  QuantizeCall call;
+  call.options.max_seqlen = 3;
+  EXPECT_EQ(call.run(), "shape: expected at most 3 tokens (max_seqlen), got [4, 2, 64]");
+  for (const std::uint8_t byte : call.payload.bytes()) ASSERT_EQ(byte, 0xFF);
+  for (const std::uint8_t byte : call.scales.bytes()) ASSERT_EQ(byte, 0xFF);
+}
+
+/// Field failure: bad offsets of packed data must be refused by name and value.
+TEST(ValidateCuSeqlens, BadOffsetsAreNamed) {
+  const auto message = [](std::vector<std::int32_t> offsets, std::int64_t batch = -1,
+                          std::int64_t max_seqlen = -1) {
+    const TensorView view =
+        make_tensor(offsets.data(), DType::kI32, {static_cast<std::int64_t>(offsets.size())});
+    return message_of([&] {
+      dispatch::read_cu_seqlens(view, "cu_seqlens_k", {4, batch, max_seqlen});
+    });
+  };
+  EXPECT_EQ(message({0, 2, 4}, 2, 2), "accepted");
+  EXPECT_EQ(message({1, 4}), "cu_seqlens_k[0]: expected 0, got 1");
+  EXPECT_EQ(message({0, 5}), "cu_seqlens_k[1]: expected at most 4 (the rows given), got 5");
+  EXPECT_EQ(message({0, 3, 2, 4}), "cu_seqlens_k[2]: expected at least 3, got 2");
+  EXPECT_EQ(message({0, -1, 4}), "cu_seqlens_k[1]: expected at least 0, got -1");
+  EXPECT_EQ(message({0, 2, 4}, 3), "cu_seqlens_k: expected shape [4] (batch + 1), got i32 [3]");
+  EXPECT_EQ(message({0, 1, 4}, 2, 2),
+            "cu_seqlens_k[2]: expected a sequence of at most 2 rows, got one of 3");
+  EXPECT_EQ(message({}), "cu_seqlens_k: expected shape [batch + 1], got i32 [0]");
+}
+
+/// Field failure: 64-bit offsets are read as such, by value, and never as pairs of 32-bit words.
+TEST(ValidateCuSeqlens, Int64IsConvertedByValue) {
+  std::vector<std::int64_t> offsets{0, 2, 4};
+  TensorView view = make_tensor(offsets.data(), DType::kI64, {3});
+  EXPECT_EQ(dispatch::read_cu_seqlens(view, "cu_seqlens", {.total = 4}),
+            (std::vector<std::int32_t>{0, 2, 4}));
+  view.strides[0] = 2;
+  view.shape[0] = 2;
+  EXPECT_EQ(dispatch::read_cu_seqlens(view, "cu_seqlens", {.total = 4}),
+            (std::vector<std::int32_t>{0, 4}));
+  offsets[2] = std::int64_t{1} << 32;  // 0 in its low word
+  EXPECT_EQ(message_of([&] { dispatch::read_cu_seqlens(view, "cu_seqlens", {.total = 4}); }),
+            "cu_seqlens[1]: expected a value of 32 bits, got 4294967296");
+  std::vector<float> floats{0, 4};
+  EXPECT_EQ(message_of([&] {
+              dispatch::read_cu_seqlens(make_tensor(floats.data(), DType::kF32, {2}), "cu_seqlens",
+                                        {.total = 4});
+            }),
+            "cu_seqlens: expected i32 or i64, got f32 [2]");
+}
+
+TEST(ValidateQuantize, OffsetsAreCheckedBeforeAnythingIsWritten) {
+  std::vector<std::int32_t> offsets{0, 3, 2};
+  QuantizeCall call;
+  call.options.cu_seqlens = make_tensor(offsets.data(), DType::kI32, {3});
+  EXPECT_EQ(call.run(), "cu_seqlens[2]: expected at least 3, got 2");
+  for (const std::uint8_t byte : call.payload.bytes()) ASSERT_EQ(byte, 0xFF);
+  EXPECT_TRUE(call.payload.guards_intact() && call.scales.guards_intact());
+}
+
+}  // namespace
+}  // namespace mxfa
