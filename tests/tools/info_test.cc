@@ -12,7 +12,7 @@ TEST_F(InfoCommand, HelpTeachesAndSucceeds) {
   const Outcome root = run({"--help"});
   EXPECT_EQ(root.status, 0);
   EXPECT_NE(root.out.find("Exit status"), std::string::npos);
-  for (const char* command : {"info"}) {
+  for (const char* command : {"info", "quantize", "dequantize"}) {
     const Outcome help = run({command, "--help"});
     EXPECT_EQ(help.status, 0) << command;
     EXPECT_EQ(help.err, "") << command;
@@ -31,6 +31,7 @@ TEST_F(InfoCommand, UsageErrorsAreStatus2) {
   expect_refused({}, "A subcommand is required");
   expect_refused({"fly"}, "fly");
   expect_refused({"info", "--wings"}, "--wings");
+  expect_refused({"quantize"}, "--input is required");
 }
 
 TEST_F(InfoCommand, ReportsTheBuildAndTheMachine) {

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "build_info.h"
+#include "core/check.h"
 #include "io/atomic_file.h"
 
 namespace mxfa::cli {
@@ -37,8 +39,14 @@ void write_json(const std::string& path, const std::vector<io::Record>& records)
   if (!path.empty()) io::write_records(path, records);
 }
 
-void check_output(const std::string& path) {
-  if (!path.empty()) io::check_writable(path);
+void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs) {
+  std::map<std::string, std::string> options;  // by path
+  for (const auto& [option, path] : outputs) {
+    if (path.empty()) continue;
+    const auto [other, added] = options.emplace(path, option);
+    core::expect(added, option, fmt::format("another file than --{}", other->second), path);
+    io::check_writable(path);
+  }
 }
 
 std::string format_table(const std::vector<std::vector<std::string>>& rows) {

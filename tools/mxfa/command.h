@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/json_records.h"
@@ -22,6 +23,8 @@ struct Command {
 using AddCommand = Command (*)(CLI::App& root);
 
 Command add_info(CLI::App& root);
+Command add_quantize(CLI::App& root);
+Command add_dequantize(CLI::App& root);
 
 /// Adds `--json FILE`.
 void add_json_option(CLI::App& app, std::string& path);
@@ -32,8 +35,10 @@ io::Record base_record(const std::string& routine, const std::string& impl);
 /// Writes the records where `path` is not empty.
 void write_json(const std::string& path, const std::vector<io::Record>& records);
 
-/// Throws Error where `path` is not empty and could not be written: called before long work.
-void check_output(const std::string& path);
+/// Options that name output files, and their paths; empty ones are not asked for. Throws Error
+/// where one could not be written or two are the same: called before the work and before any
+/// output.
+void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs);
 
 /// Columns are as wide as their widest cell; the first is left-aligned, the others right-aligned.
 std::string format_table(const std::vector<std::vector<std::string>>& rows);

@@ -31,7 +31,7 @@ struct MachineRow {
 };
 
 constexpr MachineRow kMachines[] = {
-    {"cpu", "any", "none", "quantize, attention, producers, module"},
+    {"cpu", "any", "quantize, dequantize", "attention, producers, module"},
     {"hopper", "sm_90a", "none", "attention, producers, module"},
     {"blackwell", "sm_100a, sm_103a", "none", "attention, producers, module"},
 };
