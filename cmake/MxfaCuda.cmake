@@ -33,10 +33,11 @@ function(mxfa_compile_kernel source arch out_ptx out_cubin)
   set(${out_cubin} ${base}.cubin PARENT_SCOPE)
 endfunction()
 
-# mxfa_embed_kernels(TARGET [ALL src.cu ...] [SM90 src.cu ...] [SM100 src.cu ...]): adds to TARGET
-# the images of every source for its architectures and the table kernel_images().
+# mxfa_embed_kernels(TARGET NAMESPACE name [ALL src.cu ...] [SM90 src.cu ...] [SM100 src.cu ...]):
+# adds to TARGET the images of every source for its architectures and their table, the function
+# std::span<const driver::KernelImage> mxfa::<name>::kernel_images().
 function(mxfa_embed_kernels target)
-  cmake_parse_arguments(arg "" "" "ALL;SM90;SM100" ${ARGN})
+  cmake_parse_arguments(arg "" "NAMESPACE" "ALL;SM90;SM100" ${ARGN})
   set(archs_ALL ${MXFA_ALL_ARCHS})
   set(archs_SM90 sm_90a)
   set(archs_SM100 sm_100a sm_103a)
@@ -57,7 +58,7 @@ function(mxfa_embed_kernels target)
       endforeach()
     endforeach()
   endforeach()
-  set(generated ${CMAKE_CURRENT_BINARY_DIR}/kernels/images.cc)
+  set(generated ${CMAKE_CURRENT_BINARY_DIR}/kernels/${target}_images.cc)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/kernel_images.cc.in ${generated} @ONLY)
   set_property(SOURCE ${generated} PROPERTY OBJECT_DEPENDS "${files}")
   target_sources(${target} PRIVATE ${generated})

@@ -8,18 +8,6 @@ namespace {
 // What a kernel may use without asking (CUDA C++ Programming Guide, compute capabilities).
 constexpr unsigned kDefaultSmemBytes = 48 * 1024;
 
-const KernelImage& find_image(std::string_view module, std::string_view arch) {
-  for (const KernelImage& image : kernel_images()) {
-    if (image.module == module && image.arch == arch) return image;
-  }
-  std::string built;
-  for (const KernelImage& image : kernel_images()) {
-    if (image.module == module) built += fmt::format(" {}", image.arch);
-  }
-  throw Error(ErrorKind::kDevice, fmt::format("kernel {}: not built for {}, only for{}", module,
-                                              arch, built.empty() ? " nothing" : built));
-}
-
 }  // namespace
 
 int Kernel::attribute(CUfunction_attribute attribute) const {
@@ -62,10 +50,22 @@ KernelCache::~KernelCache() {
   for (const auto& [name, module] : modules_) device_.calls().cuModuleUnload(module);
 }
 
+const KernelImage& KernelCache::find_image(std::string_view module) const {
+  const std::string arch = device_.arch();
+  std::string built;
+  for (const KernelImage& image : images_) {
+    if (image.module != module) continue;
+    if (image.arch == arch) return image;
+    built += fmt::format(" {}", image.arch);
+  }
+  throw Error(ErrorKind::kDevice, fmt::format("kernel {}: not built for {}, only for{}", module,
+                                              arch, built.empty() ? " nothing" : built));
+}
+
 CUmodule KernelCache::load(std::string_view module) {
   const auto found = modules_.find(module);
   if (found != modules_.end()) return found->second;
-  const KernelImage& image = find_image(module, device_.arch());
+  const KernelImage& image = find_image(module);
   const void* data = device_.driver().kind() == DriverKind::kCuda
                          ? static_cast<const void*>(image.cubin.data())
                          : static_cast<const void*>(image.ptx.data());
@@ -75,17 +75,23 @@ CUmodule KernelCache::load(std::string_view module) {
   return loaded;
 }
 
-void KernelCache::grant_smem(Entry& entry, std::string_view name, unsigned dynamic_smem_bytes) {
-  if (dynamic_smem_bytes <= entry.granted_smem_bytes) return;
-  device_.driver().check(device_.calls().cuFuncSetAttribute(
-                             entry.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                             static_cast<int>(dynamic_smem_bytes)),
-                         fmt::format("cuFuncSetAttribute({})", name));
-  entry.granted_smem_bytes = dynamic_smem_bytes;
+void KernelCache::grant(Entry& entry, const KernelNeeds& needs) {
+  const auto set = [&](CUfunction_attribute attribute, int value) {
+    device_.driver().check(device_.calls().cuFuncSetAttribute(entry.function, attribute, value),
+                           "cuFuncSetAttribute");
+  };
+  if (needs.dynamic_smem_bytes > entry.granted.dynamic_smem_bytes) {
+    set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+        static_cast<int>(needs.dynamic_smem_bytes));
+    entry.granted.dynamic_smem_bytes = needs.dynamic_smem_bytes;
+  }
+  if (needs.nonportable_cluster && !entry.granted.nonportable_cluster) {
+    set(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
+    entry.granted.nonportable_cluster = true;
+  }
 }
 
-Kernel KernelCache::get(std::string_view module, std::string_view name,
-                        unsigned dynamic_smem_bytes) {
+Kernel KernelCache::get(std::string_view module, std::string_view name, const KernelNeeds& needs) {
   const std::lock_guard lock(mutex_);
   const CurrentDevice current(device_);
   Entry& entry = entries_[{std::string(module), std::string(name)}];
@@ -93,9 +99,9 @@ Kernel KernelCache::get(std::string_view module, std::string_view name,
     device_.driver().check(device_.calls().cuModuleGetFunction(&entry.function, load(module),
                                                                std::string(name).c_str()),
                            fmt::format("cuModuleGetFunction({})", name));
-    entry.granted_smem_bytes = kDefaultSmemBytes;
+    entry.granted.dynamic_smem_bytes = kDefaultSmemBytes;
   }
-  grant_smem(entry, name, dynamic_smem_bytes);
+  grant(entry, needs);
   return {device_, entry.function};
 }
 

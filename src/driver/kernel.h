@@ -22,15 +22,18 @@ struct KernelImage {
   std::string_view ptx;  ///< zero-terminated
 };
 
-/// Every image in the program.
-std::span<const KernelImage> kernel_images();
-
 struct LaunchShape {
   unsigned grid[3] = {1, 1, 1};
   unsigned block[3] = {1, 1, 1};
   unsigned cluster[3] = {1, 1, 1};
   unsigned dynamic_smem_bytes = 0;
   bool programmatic_launch = false;  ///< may start while the kernel before it in the stream ends
+};
+
+/// What an entry point asks for beyond the defaults.
+struct KernelNeeds {
+  unsigned dynamic_smem_bytes = 0;
+  bool nonportable_cluster = false;  ///< more than 8 CTAs in a cluster
 };
 
 /// An entry point, ready to launch. Copies are cheap; it lives as long as its KernelCache.
@@ -56,25 +59,30 @@ class Kernel {
 /// Loads modules on first use and keeps them until it dies. Safe to use from several threads.
 class KernelCache {
  public:
-  explicit KernelCache(const Device& device) : device_(device) {}
+  /// `images` as embedded by mxfa_embed_kernels; they and the device outlive the cache.
+  KernelCache(const Device& device, std::span<const KernelImage> images)
+      : device_(device), images_(images) {}
   ~KernelCache();
   KernelCache(const KernelCache&) = delete;
   KernelCache& operator=(const KernelCache&) = delete;
 
-  /// The entry `name` of `module` for the device's architecture, granted at least
-  /// `dynamic_smem_bytes`. Throws Error(kDevice) where no image was built for it.
-  Kernel get(std::string_view module, std::string_view name, unsigned dynamic_smem_bytes = 0);
+  /// The entry `name` of `module` for the device's architecture, granted what it needs.
+  /// Throws Error(kDevice) where no image was built for it.
+  Kernel get(std::string_view module, std::string_view name, const KernelNeeds& needs = {});
 
  private:
   struct Entry {
     CUfunction function = nullptr;
-    unsigned granted_smem_bytes = 0;
+    KernelNeeds granted;
   };
 
   CUmodule load(std::string_view module);
-  void grant_smem(Entry& entry, std::string_view name, unsigned dynamic_smem_bytes);
+  void grant(Entry& entry, const KernelNeeds& needs);
+
+  const KernelImage& find_image(std::string_view module) const;
 
   const Device& device_;
+  std::span<const KernelImage> images_;
   std::mutex mutex_;
   std::map<std::string, CUmodule, std::less<>> modules_;
   std::map<std::pair<std::string, std::string>, Entry> entries_;
