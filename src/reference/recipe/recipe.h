@@ -8,6 +8,7 @@
 #include "mxfa/types.h"
 #include "reference/attention.h"
 #include "reference/matrix.h"
+#include "reference/recipe/exp2.h"
 
 /// Recipes: low-precision attention of one (sequence, head) with the arithmetic of the machine that
 /// runs it, down to payload codes and scale bytes. A kernel is compared with this; the oracle
@@ -115,6 +116,9 @@ struct RecipeConfig {
   /// No scale is shared by two tokens: V is 1xD and its exponent joins the row maximum.
   bool leak_free = false;
 
+  /// exp2 of whole rows: a kernel's approximation can take the place of the exact one.
+  Exp2Row exp2 = exp2_f32_row;
+
   /// Keep S, P, dP, dS and the payloads (memory: several bytes for each score).
   bool keep_intermediates = false;
 
@@ -122,7 +126,7 @@ struct RecipeConfig {
   static RecipeConfig hopper();     ///< 32xD, folds, bwr, 13-bit accumulator, promotion 128/512
   static RecipeConfig bf16();       ///< P, dS in BF16; delta from BF16 dO
   static RecipeConfig fp8_per_tensor();  ///< FP32 scales; delta from BF16 dO
-  /// `base` in leak-free form: V, Q, K (and dO on Hopper) 1xD.
+  /// `base` (blackwell() or hopper()) in leak-free form: Q, K and V 1xD.
   static RecipeConfig leak_free_of(RecipeConfig base);
 
   /// Throws Error naming the field where the combination cannot be executed.
