@@ -1,0 +1,129 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "mxfa/quantize.h"
+#include "mxfa/tensor.h"
+#include "mxfa/types.h"
+
+/// Softmax attention over a jagged batch, forward and backward, in MXFP8 or BF16:
+/// S = softmax_scale * Q K^T, P = softmax(S), O = P V; dV = P^T dO, dP = dO V^T,
+/// dS = P * (dP - delta), delta = rowsum(dO * O), dQ = softmax_scale * dS K,
+/// dK = softmax_scale * dS^T Q.
+namespace mxfa::attention {
+
+enum class Backend : std::uint8_t {
+  kCpu,        ///< host memory, all cores
+  kHopper,     ///< refused with Error(kUnsupported) by builds without its kernels
+  kBlackwell,  ///< likewise
+};
+
+enum class Precision : std::uint8_t {
+  kMxfp8,
+  kBf16,  ///< all operands, P and dS in BF16, sums in FP32
+};
+
+/// Whose MXFP8 arithmetic is followed; the default block shape of operands differs.
+enum class Recipe : std::uint8_t {
+  kBlackwell,  ///< operands and dS in 32x32 squares; P 2^8 forward, blocks of 32 queries backward
+  kHopper,     ///< operands 32xD; dS by 16 keys x 64 queries (dK) and 64 x 128 (dQ); P 2^8
+};
+
+/// What a pair of calls computes. The backward recomputes S, so it wants the forward's options.
+struct Options {
+  Backend backend = Backend::kCpu;
+  Precision precision = Precision::kMxfp8;
+  Recipe recipe = Recipe::kBlackwell;
+
+  bool causal = false;
+  CausalAlignment causal_alignment = CausalAlignment::kBottomRight;
+  int window_left = -1;   ///< keys further left of the diagonal are hidden; -1 = unbounded
+  int window_right = -1;  ///< likewise to the right
+  std::optional<double> softmax_scale = std::nullopt;  ///< default 1 / sqrt(head_dim)
+  /// q is one sequence of total_q rows that every sequence of the batch reads; dq is summed over
+  /// the batch, in ascending order.
+  bool broadcast_q = false;
+  std::int64_t max_seqlen_q = -1;  ///< >= 0: longer sequences are refused
+  std::int64_t max_seqlen_k = -1;
+
+  /// kMxfp8 only. The dials need BF16, F16 or F32 tensors where they skip quantization.
+  bool qk_bf16 = false;  ///< S from BF16 q and k
+  bool dp_bf16 = false;  ///< dP from BF16 dout and v
+  /// No scale is shared by two tokens (q, k and v in 1xD blocks), so a future token cannot change
+  /// an earlier output of a causal call, bit for bit.
+  bool leak_free = false;
+  ScaleRule scale_rule = ScaleRule::kRoundUp;    ///< of everything that is quantized in the call
+  BlockShape output_shape = BlockShape::k32x32;  ///< of outputs in MXFP8
+
+  /// Ask for results that are the same bits each time. The CPU always gives them, for any number of
+  /// threads.
+  bool deterministic = true;
+};
+
+/// Block shape of q, k and v, and of dout (never 1xD), in row-major scales.
+BlockShape operand_shape(const Options& options);
+BlockShape dout_shape(const Options& options);
+
+/// A tensor of values, or of MXFP8 payload with its scales.
+struct Tensor {
+  /// kBF16, kF16 or kF32 (inputs are rounded to BF16 first), or kE4M3 payload; any strides.
+  TensorView values = {};
+  /// kE4M3 only: kE8M0 or kU8, scale_shape() of operand_shape(), dout_shape() or (outputs and `o`)
+  /// options.output_shape, ScaleLayout::kRowMajor, groups counted from each sequence's first row.
+  TensorView scales = {};
+
+  bool given() const { return values.rank > 0; }
+};
+
+/// rows_o = total_q, or batch * total_q where q is broadcast. Query head h reads the kv head
+/// h / (num_heads / num_heads_kv). head_dim: a multiple of 8 up to 128.
+struct ForwardArgs {
+  Tensor q;                 ///< [total_q, num_heads, head_dim]
+  Tensor k;                 ///< [total_k, num_heads_kv, head_dim]
+  Tensor v;                 ///< [total_k, num_heads_kv, head_dim]
+  TensorView cu_seqlens_q;  ///< kI32 or kI64 [batch + 1]; not given where q is broadcast
+  TensorView cu_seqlens_k;  ///< kI32 or kI64 [batch + 1]
+  Tensor o;                 ///< out: [rows_o, num_heads, head_dim], kF32, kBF16, or kE4M3 + scales
+  TensorView lse;           ///< out: kF32 [num_heads, rows_o], natural log
+  /// out, optional: kF32 [num_heads, rows_o], the largest visible score in log2 units. The Hopper
+  /// recipe's backward needs it.
+  TensorView row_max;
+};
+
+struct BackwardArgs {
+  Tensor q, k, v;           ///< as the forward's
+  TensorView cu_seqlens_q;  ///< as the forward's
+  TensorView cu_seqlens_k;
+  Tensor o;            ///< the forward's output
+  TensorView lse;      ///< the forward's
+  TensorView row_max;  ///< the forward's; Recipe::kHopper only
+  Tensor dout;         ///< [rows_o, num_heads, head_dim]
+  /// Outputs; those not given are not computed. kF32, kBF16, or kE4M3 + scales.
+  Tensor dq;  ///< [total_q, num_heads, head_dim]
+  Tensor dk;  ///< [total_k, num_heads_kv, head_dim], summed over the query heads that read it
+  Tensor dv;  ///< [total_k, num_heads_kv, head_dim], likewise
+};
+
+/// Bytes of scratch that a call uses beside its arguments: copies of operands that arrive in
+/// another form than kernels read, dq sums in FP32. It grows with rows * heads * head_dim, never
+/// with seqlen_q * seqlen_k. Each thread has about 4 MB more, plus in the backward 10 bytes for
+/// each element of one kv head's queries.
+std::int64_t forward_workspace_bytes(const ForwardArgs& args, const Options& options);
+std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& options);
+
+/// Rows without a visible key get o = 0 and lse = -infinity, as do rows behind the last sequence
+/// (which are never read). A NaN or infinity in an MXFP8 operand makes its block NaN, and with it
+/// every result that reads the block.
+/// `workspace`: at least the bytes above, 64-byte aligned; empty: the call allocates.
+/// Throws Error(kInvalidArgument) that names the argument, what was expected and what came, before
+/// anything is written; Error(kUnsupported) for a valid request that the library does not have;
+/// Error(kDevice) where the backend's device is missing.
+void forward(const ForwardArgs& args, const Options& options, std::span<std::byte> workspace = {});
+/// Rows behind the last sequence get gradient 0.
+void backward(const BackwardArgs& args, const Options& options,
+              std::span<std::byte> workspace = {});
+
+}  // namespace mxfa::attention
