@@ -15,7 +15,7 @@ namespace {
 
 /// A token-axis operand: which panel its GEMM reads, and what is left to fold.
 mx::MmaPanel token_panel(const Operand& operand, const RecipeConfig& config, TokenExponents& fold) {
-  if (config.machine == Machine::kBf16) return make_panel(operand.bf16, Role::kTokens);
+  if (bf16_operands(config)) return make_panel(operand.bf16, Role::kTokens);
   const bool folds = config.machine == Machine::kHopper ||
                      (is_mx(config) && operand.along_tokens.block_shape == BlockShape::k1xD);
   if (folds) fold = token_exponents(operand.along_tokens);
@@ -25,7 +25,7 @@ mx::MmaPanel token_panel(const Operand& operand, const RecipeConfig& config, Tok
 
 /// The same for a BF16 dK, dQ GEMM: the values that the S GEMM saw.
 mx::MmaPanel bf16_panel(const Operand& operand, const RecipeConfig& config) {
-  if (config.machine == Machine::kBf16 || config.qk_bf16) {
+  if (bf16_operands(config) || config.qk_bf16) {
     return make_panel(operand.bf16, Role::kTokens);
   }
   Matrix<float> values(operand.along_d.rows, operand.along_d.cols);
@@ -34,9 +34,7 @@ mx::MmaPanel bf16_panel(const Operand& operand, const RecipeConfig& config) {
   return make_panel(values, Role::kTokens);
 }
 
-bool ds_in_bf16(const RecipeConfig& config) {
-  return config.machine == Machine::kBf16 || config.dkq_bf16;
-}
+bool ds_in_bf16(const RecipeConfig& config) { return bf16_operands(config) || config.dkq_bf16; }
 
 }  // namespace
 
@@ -46,13 +44,12 @@ BackwardRun::BackwardRun(const Operands& operands, const HeadProblem& problem,
       problem_(problem),
       operands_(operands),
       forward_(forward),
-      seqlen_q_(operands.q.bf16.rows),
-      seqlen_k_(operands.k.bf16.rows),
-      dim_(operands.q.bf16.cols),
+      seqlen_q_(operands.q.rows()),
+      seqlen_k_(operands.k.rows()),
+      dim_(operands.q.cols()),
       rows_(prepass(operands, problem, forward, config)),
       scores_(score_gemm(operands, problem, config)),
-      dp_(operands.dout, operands.v, config.machine == Machine::kBf16 || config.dp_bf16, 1.0,
-          config),
+      dp_(operands.dout, operands.v, bf16_operands(config) || config.dp_bf16, 1.0, config),
       rule_(fp8_rule(config)),
       ds_rule_(ds_in_bf16(config) ? mx::kExactAccumulator : rule_),
       softmax_scale_(static_cast<float>(problem.softmax_scale)) {
@@ -234,7 +231,7 @@ mx::MmaPanel BackwardRun::p_panel(const KeyTile& tile) {
     for (std::int64_t key = 0; key < tile.keys; ++key) p_blocks(tile, key, panel);
     return panel;
   }
-  const bool bf16 = config_.machine == Machine::kBf16;
+  const bool bf16 = bf16_operands(config_);
   const float inverse = p_tensor_amax_ > 0 ? mx::E4M3::kMaxValue / p_tensor_amax_ : 1.0f;
   const std::vector<float> factors(static_cast<std::size_t>(tile.keys), inverse);
   std::vector<std::uint8_t> codes(factors.size());
@@ -242,7 +239,7 @@ mx::MmaPanel BackwardRun::p_panel(const KeyTile& tile) {
   for (std::int64_t row = tile.row0; row < tile.row1; ++row) {
     const float* p = tile.p.row(row).data();
     if (bf16) {
-      for (std::int64_t j = 0; j < tile.keys; ++j) values[j] = mx::round_bf16(p[j]);
+      for (std::int64_t j = 0; j < tile.keys; ++j) values[j] = round_unscaled(p[j], config_);
     } else {
       mx::encode_row(DType::kE4M3, p, factors.data(), codes.data(), tile.keys);
       decode_codes(codes, values.data());
@@ -289,10 +286,9 @@ void BackwardRun::accumulate_dv(const KeyTile& tile) {
 RecipeBackward recipe_backward(const Operands& operands, const HeadProblem& problem,
                                const SavedForward& forward, const RecipeConfig& config) {
   config.check();
-  const std::int64_t rows = operands.q.bf16.rows;
-  core::expect(operands.dout.bf16.rows == rows && operands.dout.bf16.cols == operands.q.bf16.cols,
-               "operands.dout", "q's shape", core::text(operands.dout.bf16.rows));
-  core::expect(forward.o.rows == rows && forward.o.cols == operands.q.bf16.cols, "forward.o",
+  const std::int64_t rows = operands.q.rows();
+  internal::check_operands(operands, config, true);
+  core::expect(forward.o.rows == rows && forward.o.cols == operands.q.cols(), "forward.o",
                "q's shape", core::text(forward.o.rows));
   core::expect(
       std::int64_t(forward.lse.size()) == rows && std::int64_t(forward.row_max.size()) == rows,

@@ -304,7 +304,7 @@ void BackwardRun::gradients_bf16(const KeyTile& tile) {
   mx::MmaPanel for_dq(seqlen_q_, tile.keys);
   for (std::int64_t row = tile.row0; row < tile.row1; ++row) {
     for (std::int64_t j = 0; j < tile.keys; ++j) {
-      const float value = mx::round_bf16(tile.ds(row, j));
+      const float value = round_unscaled(tile.ds(row, j), config_);
       for_dk.row(j)[row] = for_dq.row(row)[j] = value;
       if (config_.keep_intermediates) out_.ds_dequantized(row, tile.key0 + j) = value;
     }

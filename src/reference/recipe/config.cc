@@ -91,6 +91,13 @@ RecipeConfig RecipeConfig::bf16() {
   return config;
 }
 
+RecipeConfig RecipeConfig::f32() {
+  RecipeConfig config = bf16();
+  config.machine = Machine::kF32;
+  config.o_out = config.dq_out = config.dkv_out = OutputFormat::kF32;
+  return config;
+}
+
 RecipeConfig RecipeConfig::fp8_per_tensor() {
   RecipeConfig config;
   config.machine = Machine::kFp8PerTensor;
@@ -111,7 +118,8 @@ void RecipeConfig::check() const {
   const bool is_mx = machine == Machine::kHopper || machine == Machine::kBlackwell;
   if (machine == Machine::kHopper) check_hopper(*this);
   if (machine == Machine::kBlackwell) check_blackwell(*this);
-  require(machine == Machine::kBf16 || tie_shift == 0, "tie_shift",
+  const bool has_fp8 = machine != Machine::kBf16 && machine != Machine::kF32;
+  require(!has_fp8 || tie_shift == 0, "tie_shift",
           "0 but for the BF16 recipe: FP8 wants the maximum on an exact code", "a shift");
   require(is_mx || !leak_free, "leak_free", "false unless the scales are MX", on_off(leak_free));
   if (!is_mx) {
@@ -120,8 +128,8 @@ void RecipeConfig::check() const {
     require(accumulator != Accumulator::kBlackwell, "accumulator", "exact or Hopper's",
             "Blackwell's");
   }
-  require(machine != Machine::kBf16 || accumulator == Accumulator::kExact, "accumulator",
-          "exact for BF16", "an FP8 accumulator");
+  require(has_fp8 || accumulator == Accumulator::kExact, "accumulator", "exact for BF16",
+          "an FP8 accumulator");
   if (machine == Machine::kFp8PerTensor) {
     require(ds_scale == DsScale::kTensor, "ds_scale", "kTensor with scales for each tensor",
             "another");

@@ -41,10 +41,10 @@ class ForwardRun {
         operands_(operands),
         scores_(internal::score_gemm(operands, problem, config)),
         rule_(internal::fp8_rule(config)),
-        seqlen_q_(operands.q.bf16.rows),
-        seqlen_k_(operands.k.bf16.rows),
-        dim_(operands.v.bf16.cols) {
-    if (config.machine == Machine::kBf16) {
+        seqlen_q_(operands.q.rows()),
+        seqlen_k_(operands.k.rows()),
+        dim_(operands.v.cols()) {
+    if (internal::bf16_operands(config)) {
       v_ = internal::make_panel(operands.v.bf16, internal::Role::kTokens);
     } else {
       const bool folds = config.machine == Machine::kHopper || config.leak_free;
@@ -274,8 +274,8 @@ void ForwardRun::quantize_p(std::int64_t row, std::int64_t tile, const float* p,
   const std::int64_t key0 = tile * config_.tile_n;
   const std::int64_t keys = std::min<std::int64_t>(config_.tile_n, seqlen_k_ - key0);
   float* values = panel.row(panel_row);
-  if (config_.machine == Machine::kBf16) {
-    for (std::int64_t j = 0; j < keys; ++j) values[j] = mx::round_bf16(p[j]);
+  if (internal::bf16_operands(config_)) {
+    for (std::int64_t j = 0; j < keys; ++j) values[j] = internal::round_unscaled(p[j], config_);
     if (config_.keep_intermediates) std::copy_n(values, keys, &out_.p_normalized(row, key0));
     return;
   }
@@ -363,6 +363,7 @@ void ForwardRun::normalize_p() {
 RecipeForward recipe_forward(const Operands& operands, const HeadProblem& problem,
                              const RecipeConfig& config) {
   config.check();
+  internal::check_operands(operands, config, false);
   ForwardRun run(operands, problem, config);
   RecipeForward result = run.run();
   internal::round_output(result.saved.o, config.o_out, config);

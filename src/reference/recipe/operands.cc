@@ -5,7 +5,7 @@
 #include "core/check.h"
 #include "mx/bits.h"
 #include "mx/block.h"
-#include "reference/recipe/recipe.h"
+#include "reference/recipe/panels.h"
 
 namespace mxfa::reference::recipe {
 namespace {
@@ -100,7 +100,7 @@ Operand make_operand(const Matrix<float>& matrix, BlockShape shape, const Recipe
   Operand operand;
   if (config.machine == Machine::kFp8PerTensor) {
     operand = quantize_per_tensor(matrix);
-  } else if (config.machine != Machine::kBf16) {
+  } else if (!internal::bf16_operands(config)) {
     const bool two = shape == BlockShape::k1x32 || shape == BlockShape::k32x1;
     operand.along_d = quantize_mx(matrix, two ? BlockShape::k1x32 : shape, config.scale_rule);
     operand.along_tokens =
@@ -143,7 +143,7 @@ Operands quantize_operands(const HeadInputs& inputs, const RecipeConfig& config)
 
 HeadInputs kern_inputs(const Operands& operands, const HeadProblem& problem,
                        const RecipeConfig& config) {
-  const bool bf16 = config.machine == Machine::kBf16;
+  const bool bf16 = internal::bf16_operands(config);
   const bool qk_bf16 = bf16 || config.qk_bf16;
   HeadInputs inputs;
   inputs.mask = problem.mask;

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "core/check.h"
 #include "core/simd_clones.h"
 #include "mx/fp8.h"
 
@@ -104,6 +105,48 @@ bool is_mx(const RecipeConfig& config) {
   return config.machine == Machine::kBlackwell || config.machine == Machine::kHopper;
 }
 
+bool bf16_operands(const RecipeConfig& config) {
+  return config.machine == Machine::kBf16 || config.machine == Machine::kF32;
+}
+
+void check_operands(const Operands& operands, const RecipeConfig& config, bool backward) {
+  const std::int64_t dim = operands.q.cols();
+  const auto check = [&](const Operand& operand, const char* name, std::int64_t rows, bool bf16) {
+    const auto fits = [&](const auto& matrix) { return matrix.rows == rows && matrix.cols == dim; };
+    const bool fp8 = !bf16_operands(config);
+    core::expect((!fp8 || (fits(operand.along_d) && fits(operand.along_tokens))) &&
+                     (!(bf16 || !fp8) || fits(operand.bf16)),
+                 name, fmt::format("[{}, {}] in each form that the recipe reads", rows, dim),
+                 fmt::format("codes [{}, {}] and [{}, {}], BF16 [{}, {}]", operand.along_d.rows,
+                             operand.along_d.cols, operand.along_tokens.rows,
+                             operand.along_tokens.cols, operand.bf16.rows, operand.bf16.cols));
+  };
+  // What the MMA or the folds could not express.
+  const auto check_shape = [&](const Operand& operand, const char* name) {
+    const BlockShape d = operand.along_d.block_shape;
+    const BlockShape tokens = operand.along_tokens.block_shape;
+    const auto uniform = [](BlockShape s) { return s == BlockShape::k32xD || s == BlockShape::k1xD; };
+    const bool ok = config.machine == Machine::kHopper
+                        ? uniform(d) && uniform(tokens)
+                        : d != BlockShape::k32x1 && tokens != BlockShape::k1x32;
+    core::expect(ok, name, "scales that the machine can apply",
+                 fmt::format("{} and {}", block_shape_name(d), block_shape_name(tokens)));
+  };
+  check_shape(operands.q, "operands.q");
+  check_shape(operands.k, "operands.k");
+  check_shape(operands.v, "operands.v");
+  core::expect(!config.leak_free || operands.v.along_tokens.block_shape == BlockShape::k1xD,
+               "operands.v", "1xD in leak-free form",
+               std::string(block_shape_name(operands.v.along_tokens.block_shape)));
+  if (backward) check_shape(operands.dout, "operands.dout");
+  core::expect(dim > 0, "operands.q", "a positive head_dim", core::text(dim));
+  check(operands.q, "operands.q", operands.q.rows(), config.qk_bf16);
+  check(operands.k, "operands.k", operands.k.rows(), config.qk_bf16);
+  check(operands.v, "operands.v", operands.k.rows(), config.dp_bf16 && backward);
+  const bool delta = config.delta_source == DeltaSource::kBf16;
+  if (backward) check(operands.dout, "operands.dout", operands.q.rows(), config.dp_bf16 || delta);
+}
+
 HeadDimGemm::HeadDimGemm(const Operand& a, const Operand& b, bool bf16, double scale,
                          const RecipeConfig& config) {
   if (bf16) {
@@ -143,7 +186,7 @@ void HeadDimGemm::multipliers(std::int64_t row, std::int64_t col, std::int64_t c
 
 HeadDimGemm score_gemm(const Operands& operands, const HeadProblem& problem,
                        const RecipeConfig& config) {
-  const bool bf16 = config.machine == Machine::kBf16 || config.qk_bf16;
+  const bool bf16 = bf16_operands(config) || config.qk_bf16;
   constexpr double kLog2eDouble = 1.4426950408889634;
   return {operands.q, operands.k, bf16, problem.softmax_scale * kLog2eDouble, config};
 }

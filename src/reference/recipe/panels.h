@@ -62,6 +62,14 @@ void decode_codes(std::span<const std::uint8_t> codes, float* values);
 
 mx::AccumulatorRule fp8_rule(const RecipeConfig& config);
 bool is_mx(const RecipeConfig& config);
+/// All GEMMs run on BF16 operands.
+bool bf16_operands(const RecipeConfig& config);
+/// P and dS of the recipes without FP8.
+inline float round_unscaled(float value, const RecipeConfig& config) {
+  return config.machine == Machine::kF32 ? value : mx::round_bf16(value);
+}
+/// Throws Error where an operand lacks what the recipe reads.
+void check_operands(const Operands& operands, const RecipeConfig& config, bool backward);
 
 /// One of the two GEMMs along head_dim: A B^T of [rows, D] and [cols, D].
 class HeadDimGemm {

@@ -8,8 +8,7 @@ namespace mxfa::reference::recipe::internal {
 namespace {
 
 Matrix<float> dp_operand(const Operands& operands, const RecipeConfig& config) {
-  if (config.machine == Machine::kBf16 || config.dp_bf16 ||
-      config.delta_source == DeltaSource::kBf16) {
+  if (bf16_operands(config) || config.dp_bf16 || config.delta_source == DeltaSource::kBf16) {
     return operands.dout.bf16;
   }
   const mx::QuantizedMatrix& codes = operands.dout.along_d;
@@ -56,15 +55,15 @@ double largest_row_norm(const Matrix<float>& matrix) {
 
 RowConstants prepass(const Operands& operands, const HeadProblem& problem,
                      const SavedForward& forward, const RecipeConfig& config) {
-  const std::int64_t seqlen_q = operands.q.bf16.rows;
-  const std::int64_t seqlen_k = operands.k.bf16.rows;
+  const std::int64_t seqlen_q = operands.q.rows();
+  const std::int64_t seqlen_k = operands.k.rows();
   RowConstants rows;
   rows.delta = row_delta(operands, forward, config);
   rows.bias.assign(static_cast<std::size_t>(seqlen_q), 0.0f);
   rows.fold.assign(static_cast<std::size_t>(seqlen_q), 0);
   const bool folds_dout =
       config.machine == Machine::kHopper ||
-      (config.machine == Machine::kBlackwell && config.dout_shape == BlockShape::k1xD);
+      (is_mx(config) && operands.dout.along_tokens.block_shape == BlockShape::k1xD);
   const TokenExponents dout =
       folds_dout ? token_exponents(operands.dout.along_tokens) : TokenExponents{};
   const bool constant = is_mx(config) && config.p_scale_backward == PScale::kConstant;

@@ -27,6 +27,7 @@ enum class Machine : std::uint8_t {
   kBlackwell,     ///< block-scaled MMA: MX scales are operands of the instruction
   kHopper,        ///< FP8 MMA without scales: exponents are folded into the softmax arithmetic
   kBf16,          ///< BF16 FlashAttention: the yardstick
+  kF32,           ///< BF16 operands and nothing else rounded: the recipes' own structure
   kFp8PerTensor,  ///< one FP32 scale amax/448 for each tensor
 };
 
@@ -53,7 +54,7 @@ enum class DqAccum : std::uint8_t {
 enum class OutputFormat : std::uint8_t { kF32, kBf16, kMxfp8 };
 
 enum class Accumulator : std::uint8_t {
-  kExact,      ///< the exact sum of a GEMM tile and the old value, rounded once to FP32
+  kExact,      ///< a key tile's or promotion interval's exact sum plus C, rounded once to FP32
   kHopper,     ///< 13 fraction bits, truncating, for each K = 32 step (mx/tensor_core.h)
   kBlackwell,  ///< 25 fraction bits, truncating, for each K = 32 step (mx/tensor_core.h)
 };
@@ -125,6 +126,7 @@ struct RecipeConfig {
   static RecipeConfig blackwell();  ///< 32x32 squares, P 2^8, dS squares, exact accumulator
   static RecipeConfig hopper();     ///< 32xD, folds, bwr, 13-bit accumulator, promotion 128/512
   static RecipeConfig bf16();       ///< P, dS in BF16; delta from BF16 dO
+  static RecipeConfig f32();        ///< kF32
   static RecipeConfig fp8_per_tensor();  ///< FP32 scales; delta from BF16 dO
   /// `base` (blackwell() or hopper()) in leak-free form: Q, K and V 1xD.
   static RecipeConfig leak_free_of(RecipeConfig base);
@@ -136,10 +138,16 @@ struct RecipeConfig {
 /// One tensor as its GEMMs read it: [tokens, head_dim].
 struct Operand {
   mx::QuantizedMatrix along_d;  ///< for the GEMM whose K is head_dim
-  mx::QuantizedMatrix
-      along_tokens;           ///< for the GEMM whose K are tokens; the same payload but for k1x32
-  Matrix<float> bf16;         ///< BF16 values, shifted where smoothed: for BF16 GEMMs
+  /// For the GEMM whose K are tokens; the same payload and scales unless the shape is k1x32.
+  mx::QuantizedMatrix along_tokens;
+  Matrix<float> bf16;         ///< BF16 values, shifted where smoothed: for BF16 GEMMs only
   float tensor_scale = 1.0f;  ///< kFp8PerTensor: value = code * tensor_scale; scales are all 127
+
+  std::int64_t rows() const { return codes_only() ? along_d.rows : bf16.rows; }
+  std::int64_t cols() const { return codes_only() ? along_d.cols : bf16.cols; }
+
+ private:
+  bool codes_only() const { return bf16.cols == 0; }
 };
 
 struct Operands {
@@ -163,13 +171,14 @@ struct SavedForward {
 
 struct RecipeForward {
   SavedForward saved;
-  std::vector<float> row_sum;  ///< [seqlen_q], sum of exp2(s - row_max) from un-quantized P
+  std::vector<float> row_sum;  ///< [seqlen_q], l: sum of un-quantized, un-folded P' = exp2(s - max
+                               ///< + p_offset), max in leak-free form with V's exponent
 
   /// Below: only under keep_intermediates.
   Matrix<float> s;  ///< [seqlen_q, seqlen_k], log2 units, masked entries included
   Matrix<float> p;  ///< [seqlen_q, seqlen_k], un-quantized P' of its key tile
-  mx::QuantizedMatrix
-      p_payload;  ///< of P', 1x32; scale 127 - 8 for constant 2^8, 127 where it is no power
+  /// Of P', 1x32. A constant 2^p_offset has the scale 127 - p_offset, or 127 if that is no integer.
+  mx::QuantizedMatrix p_payload;
   Matrix<float> tile_max;  ///< [seqlen_q, key tiles], the running maximum (with V's exponent in
                            ///< leak-free form) that P' of the tile was taken against
   /// [key tiles]: V's anchor exponent of the tile (Hopper), 0 elsewhere.
@@ -182,7 +191,7 @@ struct RecipeBackward {
   std::vector<float> delta;       ///< [seqlen_q]
   std::vector<float> p_bias;      ///< [seqlen_q], fold - lse * log2(e): the bias of x
   std::vector<int> p_fold;        ///< [seqlen_q], log2 of P' / P
-  int p_anchor = 0;               ///< B: dV = 2^(B - 8) * payload^T * dO's payload (constant scale)
+  int p_anchor = 0;               ///< dV = 2^p_anchor * payload^T * dO's payload (B - 8)
   int dq_exponent = 0;            ///< kF16, kF16Dynamic: the one that was used
   std::int64_t dq_overflows = 0;  ///< FP16 sums that were infinite or NaN and became +-65504
   std::int64_t ds_rescales = 0;   ///< kWarp16: how often an exponent grew after its first tile
@@ -192,23 +201,29 @@ struct RecipeBackward {
   Matrix<float> dp;               ///< un-folded
   Matrix<float> ds;               ///< P * (dP - delta), un-quantized
   mx::QuantizedMatrix p_payload;  ///< of P'; blocks 32x1 (kBlockAmax); scale 127 where constant
-  /// dK's dS payload: of dS * 2^(fold), value = code * 2^ds_dk_exponent(i, j) * 2^-fold.
+  /// dS payloads. kSquare32: one, dS = code * 2^(exponent - row_fold - col_fold), exponents of
+  /// [32 queries, 32 keys]. kWarp16: dK's dS = code * 2^(exponent - row_fold), exponents of
+  /// [query tile, 16 keys] as they were when the tile was quantized (-1000: all zero so far); dQ's
+  /// dS = code * 2^(exponent - col_fold), exponents of [query tile, key tile].
   Matrix<std::uint8_t> ds_dk_codes;
-  Matrix<std::int16_t> ds_dk_exponent;  ///< [query tiles or blocks, key blocks], see ds_blocks
-  Matrix<std::uint8_t> ds_dq_codes;     ///< dQ's; kSquare32: equal to dK's
+  Matrix<std::uint8_t> ds_dq_codes;
+  Matrix<std::int16_t> ds_dk_exponent;
   Matrix<std::int16_t> ds_dq_exponent;
-  std::vector<int> ds_row_fold;  ///< [seqlen_q], Q's exponents relative to their maximum; 0 if none
-  std::vector<int> ds_col_fold;  ///< [seqlen_k], K's
+  std::vector<int> ds_row_fold;  ///< [seqlen_q], Q's exponents; kSquare32: less their maximum, and
+                                 ///< empty where the MMA applies them
+  std::vector<int> ds_col_fold;  ///< [seqlen_k], K's, likewise
   Matrix<float> ds_dequantized;  ///< what dK's payload means
 };
 
 /// Rounds inputs to BF16, smooths, quantizes. Throws Error on shapes that do not fit.
 Operands quantize_operands(const HeadInputs& inputs, const RecipeConfig& config);
 /// The dequantized operands, the "kern" inputs of the oracle: what is left is the kernel's error.
-/// Under a BF16 dial the operand's BF16 values are taken.
+/// Under qk_bf16 Q and K are the BF16 values; V and dO are always dequantized.
 HeadInputs kern_inputs(const Operands& operands, const HeadProblem& problem,
                        const RecipeConfig& config);
 
+/// Operands may come from quantize_operands() or from a kernel's producers. Throws Error naming an
+/// operand whose shape or data do not fit `config`.
 RecipeForward recipe_forward(const Operands& operands, const HeadProblem& problem,
                              const RecipeConfig& config);
 /// `forward` may come from recipe_forward() or from a kernel.
