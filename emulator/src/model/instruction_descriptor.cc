@@ -100,7 +100,11 @@ InstructionDescriptor decode_instruction_descriptor(MmaKind kind, std::uint32_t 
   } else {
     const std::uint32_t d = field(bits, 4, 2);
     if (d > 1) fault("instruction descriptor format of D", "0 (f16) or 1 (f32)", d);
-    desc.d = d == 0 ? DType::kF16 : DType::kF32;
+    desc.d = d == 0 ? AccumulatorType::kF16 : AccumulatorType::kF32;
+    const bool bf16 = desc.a == mx::MmaType::kBF16 || desc.b == mx::MmaType::kBF16;
+    if (desc.d == AccumulatorType::kF16 && bf16) {
+      fault("instruction descriptor format of D", "1 (f32) for bf16 operands", d);
+    }
     check_zero(bits, 23, 1, "reserved");
     check_zero(bits, 29, 1, "reserved");
     check_zero(bits, 30, 2, "maximum shift of .ws");

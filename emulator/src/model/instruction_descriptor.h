@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "model/mma_unit.h"
 #include "model/smem_descriptor.h"
 #include "mx/tensor_core.h"
 
@@ -15,13 +16,11 @@ namespace mxfa::emu::model {
 enum class MmaKind : std::uint8_t { kF16, kF8F6F4, kMxF8F6F4 };
 std::string_view mma_kind_name(MmaKind kind);
 
-enum class DType : std::uint8_t { kF16, kF32 };
-
 struct InstructionDescriptor {
   MmaKind kind = MmaKind::kF16;
   mx::MmaType a = mx::MmaType::kBF16;
   mx::MmaType b = mx::MmaType::kBF16;
-  DType d = DType::kF32;
+  AccumulatorType d = AccumulatorType::kF32;
   bool negate_a = false;
   bool negate_b = false;
   Major major_a = Major::kK;

@@ -258,7 +258,7 @@ TEST(InstructionDescriptor, WorkedConstants) {
   EXPECT_EQ(d.n, 128u);
   EXPECT_EQ(d.a, mx::MmaType::kE4M3);
   EXPECT_EQ(d.major_a, Major::kK);
-  EXPECT_EQ(d.d, DType::kF32);
+  EXPECT_EQ(d.d, AccumulatorType::kF32);
   EXPECT_EQ(d.k(), 32u);
   d = decode(MmaKind::kMxF8F6F4, 0x08A10000);
   EXPECT_EQ(d.major_b, Major::kMN);
@@ -270,7 +270,7 @@ TEST(InstructionDescriptor, WorkedConstants) {
   EXPECT_EQ(d.sf_id_b, 2u);
   d = decode(MmaKind::kF8F6F4, 0x08200010);
   EXPECT_EQ(d.n, 128u);
-  EXPECT_EQ(d.d, DType::kF32);
+  EXPECT_EQ(d.d, AccumulatorType::kF32);
   d = decode(MmaKind::kF16, 0x08200490);
   EXPECT_EQ(d.a, mx::MmaType::kBF16);
   EXPECT_EQ(d.b, mx::MmaType::kBF16);
@@ -321,6 +321,8 @@ TEST(InstructionDescriptor, Shapes) {
                "scale type: expected 1 (UE8M0), got 0");
   expect_fault([] { decode_instruction_descriptor(MmaKind::kF16, 0x08200494, 1); },
                "not modelled: sparsity");
+  expect_fault([] { decode_instruction_descriptor(MmaKind::kF16, 0x08200480, 1); },
+               "format of D: expected 1 (f32) for bf16 operands, got 0");
 }
 
 }  // namespace
