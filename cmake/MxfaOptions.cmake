@@ -4,7 +4,8 @@ option(MXFA_BUILD_TOOLS "Build the mxfa command" ${PROJECT_IS_TOP_LEVEL})
 option(MXFA_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(MXFA_BUILD_EMULATOR "Build the PTX emulator" ${PROJECT_IS_TOP_LEVEL})
 option(MXFA_WERROR "Treat warnings as errors" OFF)
-set(MXFA_SANITIZE "" CACHE STRING "Sanitizers for every target, as in -fsanitize= (address,undefined or thread)")
+set(MXFA_SANITIZE "" CACHE STRING
+  "Sanitizers for every target, as in -fsanitize= (address,undefined or thread)")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

@@ -1,0 +1,12 @@
+"""The checks that tools/check runs: name -> function(Tree) -> list of Finding."""
+
+from checks import formatting, hygiene, includes, lengths, python_lint, words
+
+CHECKS = {
+    "format": formatting.check,
+    "hygiene": hygiene.check,
+    "includes": includes.check,
+    "lengths": lengths.check,
+    "python": python_lint.check,
+    "words": words.check,
+}

@@ -1,0 +1,73 @@
+"""The tree under check: its files, their text, and findings about them."""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+CPP_HEADERS = (".h", ".cuh")
+CPP_SOURCES = (".cc", ".cu")
+CPP = CPP_HEADERS + CPP_SOURCES
+
+
+@dataclass(frozen=True)
+class Finding:
+    path: str
+    line: int
+    message: str
+    is_error: bool = True
+
+    def text(self, check):
+        kind = "error" if self.is_error else "warning"
+        return f"{self.path}:{self.line}: {kind}: [{check}] {self.message}"
+
+
+class Tree:
+    """Files that git tracks or would track under `root` (all files where it is no git checkout)."""
+
+    def __init__(self, root):
+        self.root = Path(root).resolve()
+        self.files = sorted(self._list())
+        self._texts = {}
+
+    def _list(self):
+        command = ["git", "-C", str(self.root), "ls-files", "-z", "-co", "--exclude-standard"]
+        if (self.root / ".git").exists():
+            listed = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+            names = [name for name in listed.split("\0") if name]
+        else:
+            files = (path for path in self.root.rglob("*") if "build" not in path.parts)
+            names = [str(path.relative_to(self.root)) for path in files]
+        return [name for name in set(names) if (self.root / name).is_file()]
+
+    def text(self, name):
+        """The file's text; None where it is binary."""
+        if name not in self._texts:
+            data = (self.root / name).read_bytes()
+            try:
+                self._texts[name] = None if b"\0" in data else data.decode()
+            except UnicodeDecodeError:
+                self._texts[name] = None
+        return self._texts[name]
+
+    def lines(self, name):
+        return (self.text(name) or "").splitlines()
+
+    def cpp(self):
+        return [name for name in self.files if name.endswith(CPP)]
+
+    def cpp_headers(self):
+        return [name for name in self.files if name.endswith(CPP_HEADERS)]
+
+    def python(self):
+        """*.py files, and scripts without a suffix that start with a python3 line."""
+        names = self.files
+        return [name for name in names if name.endswith(".py") or self._starts(name, "python3")]
+
+    def shell(self):
+        return [name for name in self.files if name.endswith(".sh") or self._starts(name, "bash")]
+
+    def _starts(self, name, interpreter):
+        if "." in Path(name).name and not name.startswith(".ci/"):
+            return False
+        first = (self.text(name) or "").partition("\n")[0]
+        return first.startswith("#!") and interpreter in first
