@@ -200,9 +200,12 @@ void draw_bar(SvgCanvas& canvas, const Figure& figure, double x, double width, d
       series_is_hatched(series) ? fmt::format("url(#hatch{})", series) : series_color(series);
   canvas.rect({x, std::min(zero, end)}, width, std::abs(zero - end),
               fmt::format("fill=\"{}\" stroke=\"#333333\" stroke-width=\"0.6\"", fill));
-  if (std::isinf(value)) {
-    canvas.text({x + width / 2, end - 4}, "\xe2\x88\x9e",
-                {.size = kTickSize, .anchor = Anchor::kMiddle});
+  if (value > figure.y_high) {
+    const double middle = x + width / 2;
+    canvas.raw(
+        fmt::format("<polygon points=\"{:.2f},{:.2f} {:.2f},{:.2f} {:.2f},{:.2f}\" "
+                    "fill=\"#222222\"/>",
+                    middle - 4, end - 3, middle + 4, end - 3, middle, end - 10));
   }
 }
 
@@ -300,16 +303,15 @@ std::string bar_chart_svg(const BarChart& chart) {
   Figure figure = make_figure(chart.title, chart.subtitle, chart.y_label, chart.guides);
   double low = 0;
   double high = 0;
-  bool infinite = false;
   for (const BarSeries& series : chart.series) {
     figure.legend.push_back(series.name);
     for (const double value : series.values) {
-      infinite = infinite || std::isinf(value);
       if (!std::isfinite(value)) continue;
       low = std::min(low, value);
       high = std::max(high, value);
     }
   }
+  if (chart.y_cap) high = std::min(high, *chart.y_cap);
   const BarLayout layout = layout_bars(chart);
   figure.plot_width = layout.group * static_cast<double>(chart.categories.size());
   figure.bottom_margin = 1.6 * kTickSize;
@@ -329,7 +331,6 @@ std::string bar_chart_svg(const BarChart& chart) {
   SvgCanvas canvas;
   draw_hatches(canvas, chart.series.size());
   draw_header(canvas, figure);
-  if (infinite) figure.top += 14;
   draw_axes(canvas, figure);
   for (std::size_t c = 0; c < chart.categories.size(); ++c) {
     const double start = figure.left + layout.group * static_cast<double>(c);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,11 @@ struct PlotGuide {
 
 struct BarSeries {
   std::string name;
-  std::vector<double> values;  ///< one a category; +infinity is drawn to the top and marked
+  std::vector<double> values;  ///< one a category
 };
 
-/// Groups of bars: one group for each category, one bar in it for each series.
+/// Groups of bars: one group for each category, one bar in it for each series. A bar that does not
+/// fit (above y_cap, infinite) is drawn to the top and marked with a triangle.
 struct BarChart {
   std::string title;
   std::string subtitle;  ///< may be empty
@@ -26,6 +28,7 @@ struct BarChart {
   std::vector<std::string> categories;
   std::vector<BarSeries> series;
   std::vector<PlotGuide> guides;
+  std::optional<double> y_cap = {};  ///< largest value that the axis is stretched for
 };
 
 struct LineSeries {

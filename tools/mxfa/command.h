@@ -25,6 +25,7 @@ using AddCommand = Command (*)(CLI::App& root);
 Command add_info(CLI::App& root);
 Command add_quantize(CLI::App& root);
 Command add_dequantize(CLI::App& root);
+Command add_sqnr(CLI::App& root);
 
 /// Adds `--json FILE`.
 void add_json_option(CLI::App& app, std::string& path);
