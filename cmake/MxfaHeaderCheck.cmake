@@ -34,6 +34,7 @@ function(mxfa_check_project_headers)
   foreach(module IN LISTS modules)
     set(dir ${PROJECT_SOURCE_DIR}/src/${module})
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${dir}/*.h)
+    list(FILTER headers EXCLUDE REGEX "_inl\\.h$")  # parts of sources, no headers of their own
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cc)
     if(TARGET mxfa_${module})
       set(library mxfa_${module})

@@ -16,6 +16,7 @@ class HygieneTest(PlantedTest):
     def test_pragma_once(self):
         self.expect_error("src/a.cuh", "int a();\n", "pragma once")
         self.expect_error("include/mxfa/a.h", "// #pragma once\n", "pragma once")
+        self.expect_clean("src/cpu/a_inl.h", "int a();\n")
 
     def test_the_library_is_quiet(self):
         for call in ("std::cout << 1", "printf(text)", "exit(1)", "std::abort()", "getenv(name)",

@@ -1,6 +1,8 @@
 import unittest
 
-from planted import PlantedTest
+from planted import ROOT, PlantedTest
+
+from checks.includes import ALLOWED
 
 
 class IncludesTest(PlantedTest):
@@ -63,6 +65,12 @@ class IncludesTest(PlantedTest):
         self.expect_clean("include/mxfa/a.h", "#include <cstdint>\n")
         self.expect_clean("src/device/a.cuh", "#include <cuda/ptx>\n#include <cuda_fp8.h>\n")
         self.expect_clean("src/io/a.cc", "#include <nlohmann/json.hpp>\n#include <unistd.h>\n")
+
+    def test_the_document_names_every_folder(self):
+        document = (ROOT / "docs/architecture.md").read_text()
+        for folder in ALLOWED:
+            if folder.count("/") < 2 and not folder.startswith("emulator/"):
+                self.assertIn(f"| `{folder}` |", document)
 
 
 if __name__ == "__main__":

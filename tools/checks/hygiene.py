@@ -15,8 +15,9 @@ LOUD = re.compile(
 MAY_DRAW = "src/io/progress."  # the progress bar, drawn where a program asks for it
 
 
-def _header_faults(code, lines):
-    if "#pragma once" not in code:
+def _header_faults(path, code, lines):
+    # A *_inl.h is a part that each of several sources includes in a namespace of its own.
+    if "#pragma once" not in code and not path.endswith("_inl.h"):
         yield 1, "a header starts with #pragma once"
     for number, line in enumerate(lines, 1):
         if USING.match(line):
@@ -36,7 +37,7 @@ def check(tree):
     for path in tree.cpp():
         code = blank(tree.text(path) or "")
         lines = code.split("\n")
-        faults = list(_header_faults(code, lines)) if path in headers else []
+        faults = list(_header_faults(path, code, lines)) if path in headers else []
         library = path.startswith(("src/", "include/")) and not path.startswith(MAY_DRAW)
         if library and not path.endswith((".cu", ".cuh")):
             faults += _loud_faults(lines)
