@@ -254,6 +254,7 @@ mx::MmaPanel BackwardRun::p_panel(const KeyTile& tile) {
 
 void BackwardRun::accumulate(const KeyTile& tile, const mx::MmaPanel& a, const mx::MmaPanel& b,
                              mx::AccumulatorRule rule, Matrix<float>& result) const {
+  if (tile.row1 <= tile.row0) return;
   const std::int64_t interval = config_.promote_queries > 0 ? config_.promote_queries : a.cols;
   const std::int64_t first = tile.row0 / interval * interval;
   for (std::int64_t row = first; row < tile.row1; row += interval) {

@@ -63,7 +63,7 @@ class ForwardRun {
   void run_slab(std::int64_t row0, std::int64_t rows);
   void run_tile(std::int64_t row0, std::int64_t tile, bool interval_begins);
   void run_row(std::int64_t row, std::int64_t tile, const float* acc, float* p);
-  float tile_maximum(const std::vector<float>& values, KeyRange range) const;
+  float tile_maximum(KeyRange range, double tie_shift) const;
   void quantize_p(std::int64_t row, std::int64_t tile, const float* p, mx::MmaPanel& panel,
                   std::int64_t panel_row);
   void promote(int anchor);
@@ -203,20 +203,21 @@ void ForwardRun::run_tile(std::int64_t row0, std::int64_t tile, bool interval_be
   mx::tensor_core_gemm(panel, v_, shape, rule_, acc_.data.data(), dim_);
 }
 
-/// The largest value in the range; NaNs do not count, as in a hardware maximum.
-float ForwardRun::tile_maximum(const std::vector<float>& values, KeyRange range) const {
+/// The largest of s_ in the range, plus the shift (nats) where it repeats; NaNs do not count, as in
+/// a hardware maximum.
+float ForwardRun::tile_maximum(KeyRange range, double tie_shift) const {
   float top = -kInfinity;
   int repeats = 0;
   for (std::int64_t j = range.begin; j < range.end; ++j) {
-    if (values[j] > top) {
-      top = values[j];
+    if (s_[j] > top) {
+      top = s_[j];
       repeats = 1;
-    } else if (values[j] == top) {
+    } else if (s_[j] == top) {
       ++repeats;
     }
   }
-  const bool tied = config_.tie_shift > 0 && repeats > 1;
-  return tied ? top + static_cast<float>(config_.tie_shift) * internal::kLog2e : top;
+  const bool tied = tie_shift > 0 && repeats > 1;
+  return tied ? top + static_cast<float>(tie_shift) * internal::kLog2e : top;
 }
 
 /// Online softmax of one row and key tile: P' from the raw accumulators, 0 where masked.
@@ -232,12 +233,12 @@ void ForwardRun::run_row(std::int64_t row, std::int64_t tile, const float* acc, 
   if (config_.keep_intermediates) {
     std::copy_n(s_.data(), keys, out_.s.row(row).data() + key0);
   }
-  state.true_max = std::max(state.true_max, tile_maximum(s_, range));
+  state.true_max = std::max(state.true_max, tile_maximum(range, 0));
   if (config_.leak_free) {
     internal::fma_row(acc, mult_.data(), fold.fold.data(), s_.data(), keys);
   }
   const float old_max = state.max;
-  state.max = std::max(state.max, tile_maximum(s_, range));
+  state.max = std::max(state.max, tile_maximum(range, config_.tie_shift));
   const float safe_max = state.max == -kInfinity ? 0.0f : state.max;
   const float shift = old_max - safe_max;
   float alpha = 0;

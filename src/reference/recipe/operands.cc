@@ -24,7 +24,7 @@ void check_shapes(const HeadInputs& inputs) {
   core::expect(inputs.v.cols == dim && inputs.v.rows == inputs.k.rows, "v",
                fmt::format("k's shape {}", shape_text(inputs.k)), shape_text(inputs.v));
   core::expect(
-      inputs.dout.data.empty() || (inputs.dout.cols == dim && inputs.dout.rows == inputs.q.rows),
+      inputs.dout.cols == 0 || (inputs.dout.cols == dim && inputs.dout.rows == inputs.q.rows),
       "dout", fmt::format("q's shape {} or nothing", shape_text(inputs.q)),
       shape_text(inputs.dout));
 }
@@ -135,7 +135,7 @@ Operands quantize_operands(const HeadInputs& inputs, const RecipeConfig& config)
     raise_scales(v, operands.v.along_d);
     operands.v.along_tokens = operands.v.along_d;
   }
-  if (!inputs.dout.data.empty()) {
+  if (inputs.dout.cols > 0) {
     operands.dout = make_operand(rounded_bf16(inputs.dout), config.dout_shape, config);
   }
   return operands;

@@ -125,7 +125,9 @@ void check_operands(const Operands& operands, const RecipeConfig& config, bool b
   const auto check_shape = [&](const Operand& operand, const char* name) {
     const BlockShape d = operand.along_d.block_shape;
     const BlockShape tokens = operand.along_tokens.block_shape;
-    const auto uniform = [](BlockShape s) { return s == BlockShape::k32xD || s == BlockShape::k1xD; };
+    const auto uniform = [](BlockShape s) {
+      return s == BlockShape::k32xD || s == BlockShape::k1xD;
+    };
     const bool ok = config.machine == Machine::kHopper
                         ? uniform(d) && uniform(tokens)
                         : d != BlockShape::k32x1 && tokens != BlockShape::k1x32;

@@ -12,7 +12,7 @@ StepTensors run_step(const HeadInputs& inputs, const RecipeConfig& config) {
   StepTensors step;
   step.kern = kern_inputs(operands, problem, config);
   step.shift_v = operands.shift_v;
-  if (!inputs.dout.data.empty()) {
+  if (inputs.dout.cols > 0) {
     RecipeBackward backward = recipe_backward(operands, problem, forward.saved, recording);
     step.dp = std::move(backward.dp);
     step.ds = std::move(backward.ds_dequantized);
