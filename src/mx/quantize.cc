@@ -51,6 +51,7 @@ void gather_rows(const FloatView& view, std::int64_t first, int rows, float* out
 RowGroupQuantizer::RowGroupQuantizer(const QuantizeSpec& spec, std::int64_t cols)
     : spec_(spec),
       cols_(cols),
+      block_width_(block_cols(spec.block_shape) == 0 ? cols : block_cols(spec.block_shape)),
       amax_(static_cast<std::size_t>(cols)),
       inverse_(static_cast<std::size_t>(cols)) {
   core::expect(spec.format == DType::kE4M3 || spec.format == DType::kE5M2, "format", "e4m3 or e5m2",
@@ -63,38 +64,39 @@ std::uint8_t RowGroupQuantizer::scale_of(std::uint32_t amax_bits) const {
                                       : scale_from_amax<E5M2>(amax, spec_.rule);
 }
 
-void RowGroupQuantizer::expand_inverse(const std::uint8_t* scales) {
-  expand_converted(spec_.block_shape, cols_, scales, inverse_.data(), inverse_e8m0);
+void RowGroupQuantizer::find_row_scales(const float* values, std::uint8_t* scales) const {
+  for (std::int64_t begin = 0, block = 0; begin < cols_; begin += block_width_, ++block) {
+    scales[block] = scale_of(max_magnitude(values + begin, std::min(block_width_, cols_ - begin)));
+  }
 }
 
-void RowGroupQuantizer::run(const float* values, std::int64_t row_stride, int rows,
-                            std::uint8_t* codes, std::int64_t code_stride, std::uint8_t* scales) {
-  const std::int64_t width =
-      block_cols(spec_.block_shape) == 0 ? cols_ : block_cols(spec_.block_shape);
-  if (block_rows(spec_.block_shape) == 1) {
-    for (int row = 0; row < rows; ++row) {
-      const float* in = values + row * row_stride;
-      std::uint8_t* row_scales = scales + row * scale_cols(spec_.block_shape, cols_);
-      for (std::int64_t begin = 0, block = 0; begin < cols_; begin += width, ++block) {
-        row_scales[block] = scale_of(max_magnitude(in + begin, std::min(width, cols_ - begin)));
-      }
-      expand_inverse(row_scales);
-      encode_row(spec_.format, in, inverse_.data(), codes + row * code_stride, cols_);
-    }
-    return;
-  }
+void RowGroupQuantizer::find_group_scales(const float* values, std::int64_t row_stride, int rows,
+                                          std::uint8_t* scales) {
   std::fill(amax_.begin(), amax_.end(), 0u);
   for (int row = 0; row < rows; ++row) {
     max_magnitude_columns(values + row * row_stride, amax_.data(), cols_);
   }
-  for (std::int64_t begin = 0, block = 0; begin < cols_; begin += width, ++block) {
-    const std::int64_t end = std::min(begin + width, cols_);
+  for (std::int64_t begin = 0, block = 0; begin < cols_; begin += block_width_, ++block) {
+    const std::int64_t end = std::min(begin + block_width_, cols_);
     scales[block] = scale_of(*std::max_element(amax_.begin() + begin, amax_.begin() + end));
   }
-  expand_inverse(scales);
+}
+
+void RowGroupQuantizer::run(const float* values, std::int64_t row_stride, int rows,
+                            std::uint8_t* codes, std::int64_t code_stride, std::uint8_t* scales) {
+  const bool scale_per_row = block_rows(spec_.block_shape) == 1;
+  if (!scale_per_row) find_group_scales(values, row_stride, rows, scales);
   for (int row = 0; row < rows; ++row) {
-    encode_row(spec_.format, values + row * row_stride, inverse_.data(), codes + row * code_stride,
-               cols_);
+    const float* in = values + row * row_stride;
+    std::uint8_t* row_scales = scales;
+    if (scale_per_row) {
+      row_scales += row * scale_cols(spec_.block_shape, cols_);
+      find_row_scales(in, row_scales);
+    }
+    if (scale_per_row || row == 0) {
+      expand_converted(spec_.block_shape, cols_, row_scales, inverse_.data(), inverse_e8m0);
+    }
+    encode_row(spec_.format, in, inverse_.data(), codes + row * code_stride, cols_);
   }
 }
 

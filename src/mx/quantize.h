@@ -72,10 +72,13 @@ class RowGroupQuantizer {
 
  private:
   std::uint8_t scale_of(std::uint32_t amax_bits) const;
-  void expand_inverse(const std::uint8_t* scales);
+  void find_row_scales(const float* values, std::uint8_t* scales) const;
+  void find_group_scales(const float* values, std::int64_t row_stride, int rows,
+                         std::uint8_t* scales);
 
   QuantizeSpec spec_;
   std::int64_t cols_;
+  std::int64_t block_width_;
   std::vector<std::uint32_t> amax_;  ///< [cols], FP32 bits
   std::vector<float> inverse_;       ///< [cols], 1 / scale of each column
 };
