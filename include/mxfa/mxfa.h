@@ -1,6 +1,7 @@
 #pragma once
 
 /// Umbrella header: the whole public API.
+#include "mxfa/attention.h"
 #include "mxfa/error.h"
 #include "mxfa/quantize.h"
 #include "mxfa/tensor.h"

@@ -1,0 +1,255 @@
+#include <cfloat>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cpu/attention.h"
+#include "cpu/attention_tiles.h"
+#include "cpu/units.h"
+
+namespace mxfa::cpu {
+namespace {
+
+using attention::KeyRange;
+using attention::TileKind;
+
+constexpr std::int64_t kTileRows = 96;  // a multiple of 32 and of the product's 6 rows
+constexpr std::int64_t kMostRows = 6 * kTileRows;
+
+/// Consecutive query rows of one (sequence, head).
+struct Unit {
+  std::int64_t sequence;
+  std::int64_t head;
+  std::int64_t row;
+  std::int64_t rows;
+};
+
+struct Scratch {
+  Buffer<std::uint16_t> q, keys, k_panels, v_panels, p;
+  Buffer<float> scores, o, max, true_max, sum, alpha, fold, undo;
+  Buffer<std::int32_t> begin, end;
+
+  void reserve(std::int64_t rows, std::int64_t dim, std::int64_t panel_dim) {
+    q.resize(rows * dim);
+    keys.resize(kTileKeys * panel_dim);
+    k_panels.resize(kTileKeys * dim);
+    v_panels.resize(kTileKeys * panel_dim);
+    p.resize(kTileRows * kTileKeys);
+    scores.resize(kTileRows * kTileKeys);
+    o.resize(rows * panel_dim);
+    for (auto* values : {&max, &true_max, &sum}) values->resize(rows);
+    alpha.resize(kTileRows);
+    fold.resize(kTileKeys);
+    undo.resize(kTileKeys);
+    begin.resize(kTileRows);
+    end.resize(kTileRows);
+  }
+};
+
+class ForwardUnit {
+ public:
+  ForwardUnit(const ForwardCall& call, const Unit& unit, Scratch& scratch)
+      : call_(call),
+        unit_(unit),
+        s_(scratch),
+        kernel_(kernels()),
+        sequence_(call.problem.seqlens().at(unit.sequence)),
+        q_(call.q, unit.sequence, unit.head),
+        k_(call.k, unit.sequence, unit.head / call.problem.heads_per_kv()),
+        v_(call.v, unit.sequence, unit.head / call.problem.heads_per_kv()),
+        dim_(call.problem.head_dim),
+        panel_dim_(round_up(dim_, kPanel)),
+        mult_(folded(static_cast<float>(call.problem.scale() * kLog2eDouble),
+                     q_.anchor() + k_.anchor())),
+        offset_(call.arithmetic.bf16 ? 0.0f : 8.0f) {}
+
+  void run();
+
+ private:
+  void read_keys(std::int64_t key0);
+  void make_folds(std::int64_t key0);
+  void run_tile(std::int64_t first, std::int64_t key0, bool begins);
+  void finish();
+
+  const ForwardCall& call_;
+  const Unit& unit_;
+  Scratch& s_;
+  const Kernels& kernel_;
+  attention::Sequence sequence_;
+  HeadRows q_, k_, v_;
+  std::int64_t dim_;
+  std::int64_t panel_dim_;
+  float mult_;
+  float offset_;
+  bool folds_ = false;
+  int v_anchor_ = 0;  ///< Hopper: V's largest exponent so far
+};
+
+void ForwardUnit::run() {
+  s_.reserve(unit_.rows, dim_, panel_dim_);
+  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+  std::fill_n(s_.max.data(), unit_.rows, kMinusInfinity);
+  std::fill_n(s_.true_max.data(), unit_.rows, kMinusInfinity);
+  std::fill_n(s_.sum.data(), unit_.rows, 0.0f);
+  std::fill_n(s_.o.data(), unit_.rows * panel_dim_, 0.0f);
+  q_.read(unit_.row, unit_.rows, dim_, s_.q.data(), dim_);
+  const attention::Mask& mask = call_.problem.mask;
+  const KeyRange seen =
+      visible_span(mask, sequence_.seqlen_q, sequence_.seqlen_k, unit_.row, unit_.row + unit_.rows);
+  folds_ = !call_.arithmetic.bf16 && (call_.arithmetic.hopper || call_.arithmetic.leak_free);
+  v_anchor_ = -127;
+  if (call_.arithmetic.hopper && !call_.arithmetic.leak_free) {
+    // The anchor counts every key from the sequence's start, seen or not.
+    for (std::int64_t j = 0; j < seen.begin / kTileKeys * kTileKeys; ++j) {
+      v_anchor_ = std::max(v_anchor_, v_.exponent(j));
+    }
+  }
+  std::vector<bool> started(static_cast<std::size_t>(mx::ceil_div(unit_.rows, kTileRows)));
+  for (std::int64_t key0 = seen.begin / kTileKeys * kTileKeys; key0 < seen.end; key0 += kTileKeys) {
+    read_keys(key0);
+    for (std::int64_t first = 0; first < unit_.rows; first += kTileRows) {
+      const std::int64_t row = unit_.row + first;
+      const attention::Tile tile{row, row + std::min(kTileRows, unit_.rows - first), key0,
+                                 key0 + kTileKeys};
+      if (classify(mask, sequence_.seqlen_q, sequence_.seqlen_k, tile) == TileKind::kSkip) continue;
+      const std::size_t index = static_cast<std::size_t>(first / kTileRows);
+      run_tile(first, key0, !started[index]);
+      started[index] = true;
+    }
+  }
+  finish();
+}
+
+void ForwardUnit::read_keys(std::int64_t key0) {
+  const std::int64_t cols = round_up(std::min(kTileKeys, sequence_.seqlen_k - key0), kPanel);
+  k_.read(key0, cols, dim_, s_.keys.data(), dim_);
+  pack_columns(kernel_, s_.keys.data(), dim_, cols, dim_, s_.k_panels.data());
+  if (call_.arithmetic.leak_free) {
+    v_.read_payload(key0, cols, panel_dim_, kLeakFreeMinExponent, s_.keys.data(), panel_dim_);
+  } else {
+    v_.read(key0, cols, panel_dim_, s_.keys.data(), panel_dim_);
+  }
+  pack_rows(kernel_, s_.keys.data(), panel_dim_, cols, panel_dim_, s_.v_panels.data());
+  if (folds_) make_folds(key0);
+}
+
+/// In leak-free form V's exponent itself; on Hopper relative to the largest one from the sequence's
+/// start to the end of the tile.
+void ForwardUnit::make_folds(std::int64_t key0) {
+  const std::int64_t end = std::min(key0 + kTileKeys, sequence_.seqlen_k);
+  std::fill_n(s_.fold.data(), kTileKeys, 0.0f);
+  std::fill_n(s_.undo.data(), kTileKeys, 0.0f);
+  for (std::int64_t j = key0; j < end; ++j) v_anchor_ = std::max(v_anchor_, v_.exponent(j));
+  for (std::int64_t j = key0; j < end; ++j) {
+    const int exponent = v_.exponent(j);
+    const int fold = call_.arithmetic.leak_free ? std::max(exponent, kLeakFreeMinExponent)
+                                                : std::max(exponent - v_anchor_, kLeastFold);
+    s_.fold[j - key0] = static_cast<float>(fold);
+    s_.undo[j - key0] = power_of_two(-fold);
+  }
+}
+
+void ForwardUnit::run_tile(std::int64_t first, std::int64_t key0, bool begins) {
+  const std::int64_t rows = std::min(kTileRows, unit_.rows - first);
+  const std::int64_t cols = round_up(std::min(kTileKeys, sequence_.seqlen_k - key0), kPanel);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const KeyRange keys = visible_keys(call_.problem.mask, sequence_.seqlen_q, sequence_.seqlen_k,
+                                       unit_.row + first + i);
+    const KeyRange local = within(keys, key0, cols);
+    s_.begin[i] = static_cast<std::int32_t>(local.begin);
+    s_.end[i] = static_cast<std::int32_t>(local.end);
+  }
+  kernel_.product({.m = rows,
+                   .n = cols,
+                   .k = dim_,
+                   .a = s_.q.data() + first * dim_,
+                   .a_row = dim_,
+                   .b = s_.k_panels.data(),
+                   .b_panel = dim_ * kPanel,
+                   .c = s_.scores.data(),
+                   .ldc = cols});
+  const Arithmetic& arithmetic = call_.arithmetic;
+  kernel_.softmax({.rows = rows,
+                   .cols = cols,
+                   .acc = s_.scores.data(),
+                   .p = s_.p.data(),
+                   .begin = s_.begin.data(),
+                   .end = s_.end.data(),
+                   .mult = mult_,
+                   .offset = offset_,
+                   .rounding = arithmetic.bf16 ? Rounding::kBf16 : Rounding::kE4M3,
+                   .fold = folds_ ? s_.fold.data() : nullptr,
+                   .undo = folds_ ? s_.undo.data() : nullptr,
+                   .fold_in_max = arithmetic.leak_free,
+                   .max = s_.max.data() + first,
+                   .true_max = s_.true_max.data() + first,
+                   .sum = s_.sum.data() + first,
+                   .alpha = s_.alpha.data()});
+  kernel_.product({.m = rows,
+                   .n = panel_dim_,
+                   .k = cols,
+                   .a = s_.p.data(),
+                   .a_row = cols,
+                   .b = s_.v_panels.data(),
+                   .b_panel = cols * kPanel,
+                   .c = s_.o.data() + first * panel_dim_,
+                   .ldc = panel_dim_,
+                   .accumulate = !begins,
+                   .alpha = s_.alpha.data()});
+}
+
+void ForwardUnit::finish() {
+  const int o_exponent = call_.arithmetic.leak_free ? 0 : v_.anchor();
+  for (std::int64_t i = 0; i < unit_.rows; ++i) {
+    const std::int64_t row = unit_.row + i;
+    const KeyRange keys =
+        visible_keys(call_.problem.mask, sequence_.seqlen_q, sequence_.seqlen_k, row);
+    const bool none = keys.empty() || s_.sum[i] == 0;
+    float* o = s_.o.data() + i * panel_dim_;
+    const float inverse = 1.0f / s_.sum[i];
+    const float factor = power_of_two(std::clamp(o_exponent, -126, 126));
+    for (std::int64_t c = 0; c < dim_; ++c) o[c] = none ? 0.0f : o[c] * inverse * factor;
+    const float safe_max = s_.max[i] == -std::numeric_limits<float>::infinity() ? 0 : s_.max[i];
+    const float log2_sum = static_cast<float>(std::log2(static_cast<double>(s_.sum[i])));
+    const float lse = (log2_sum - (offset_ - safe_max)) * kLn2;
+    constexpr float kNone = -std::numeric_limits<float>::infinity();
+    call_.lse.at(unit_.head, sequence_.o_begin + row) = none ? kNone : lse;
+    if (call_.row_max.data == nullptr) continue;
+    call_.row_max.at(unit_.head, sequence_.o_begin + row) = none ? kNone : s_.true_max[i];
+  }
+  write_rows(call_.o, {unit_.sequence, unit_.head}, unit_.row, unit_.rows, s_.o.data(), panel_dim_);
+}
+
+/// Long units read keys less often, short ones keep all threads busy. No result depends on the cut.
+std::vector<Unit> make_units(const attention::AttentionProblem& problem) {
+  std::int64_t most = kMostRows;
+  const std::int64_t wanted = 4 * core::num_threads();
+  while (most > kTileRows && problem.num_heads * mx::ceil_div(problem.rows_o(), most) < wanted) {
+    most -= kTileRows;
+  }
+  std::vector<Unit> units;
+  for (std::int64_t sequence = 0; sequence < problem.batch; ++sequence) {
+    const std::int64_t seqlen = problem.seqlens().at(sequence).seqlen_q;
+    if (seqlen == 0) continue;
+    const std::int64_t parts = mx::ceil_div(seqlen, most);
+    const std::int64_t step = round_up(mx::ceil_div(seqlen, parts), kTileRows);
+    for (std::int64_t head = 0; head < problem.num_heads; ++head) {
+      // Later rows see more keys under a causal mask: longest first.
+      for (std::int64_t row = (seqlen - 1) / step * step; row >= 0; row -= step) {
+        units.push_back({sequence, head, row, std::min(step, seqlen - row)});
+      }
+    }
+  }
+  return units;
+}
+
+}  // namespace
+
+void attention_forward(const ForwardCall& call) {
+  const std::vector<Unit> units = make_units(call.problem);
+  for_each_unit<Scratch>(std::ssize(units), [&](Scratch& scratch, std::int64_t i) {
+    ForwardUnit(call, units[static_cast<std::size_t>(i)], scratch).run();
+  });
+}
+
+}  // namespace mxfa::cpu

@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <vector>
+
+#include "cpu/attention.h"
+#include "cpu/attention_backward.h"
+
+namespace mxfa::cpu {
+namespace {
+
+/// Tiles of chunk `index` of `chunks`.
+KeyChunk make_chunk(const attention::Sequence& sequence, std::int64_t index, std::int64_t chunks) {
+  const std::int64_t tiles = mx::ceil_div(sequence.seqlen_k, kTileKeys);
+  return {.index = index,
+          .tile_begin = index * tiles / chunks,
+          .tile_end = (index + 1) * tiles / chunks};
+}
+
+/// One chunk always remains, so that its dQ and empty sequences are written.
+bool is_empty(const KeyChunk& chunk) { return chunk.tile_begin == chunk.tile_end; }
+
+std::vector<KeyChunk> make_chunks(const attention::AttentionProblem& problem) {
+  const std::int64_t chunks = key_chunks(problem);
+  std::vector<KeyChunk> result;
+  std::vector<std::int64_t> cost;
+  for (std::int64_t sequence = 0; sequence < problem.batch; ++sequence) {
+    const attention::Sequence lengths = problem.seqlens().at(sequence);
+    for (std::int64_t head = 0; head < problem.num_heads_kv; ++head) {
+      for (std::int64_t index = 0; index < chunks; ++index) {
+        KeyChunk chunk = make_chunk(lengths, index, chunks);
+        if (is_empty(chunk) && chunks > 1) continue;
+        chunk.sequence = sequence;
+        chunk.head_kv = head;
+        result.push_back(chunk);
+      }
+    }
+  }
+  // Longest first, so that threads end together; no result depends on the order.
+  const auto work = [&](const KeyChunk& chunk) {
+    return (chunk.tile_end - chunk.tile_begin) * problem.seqlens().at(chunk.sequence).seqlen_q;
+  };
+  std::stable_sort(result.begin(), result.end(),
+                   [&](const KeyChunk& a, const KeyChunk& b) { return work(a) > work(b); });
+  return result;
+}
+
+/// Adds the chunks' dQ, and the batch's where q is broadcast, in ascending order.
+class DqSum {
+ public:
+  explicit DqSum(const BackwardCall& call)
+      : call_(call), problem_(call.problem), chunks_(key_chunks(call.problem)) {}
+
+  void run() {
+    constexpr std::int64_t kRows = kScaleBlock;
+    struct Part {
+      std::int64_t sequence;
+      std::int64_t row;
+    };
+    std::vector<Part> parts;
+    const std::int64_t destinations = problem_.broadcast_q ? 1 : problem_.batch;
+    for (std::int64_t sequence = 0; sequence < destinations; ++sequence) {
+      const std::int64_t seqlen =
+          problem_.broadcast_q ? problem_.total_q : problem_.seqlens().at(sequence).seqlen_q;
+      for (std::int64_t row = 0; row < seqlen; row += kRows) parts.push_back({sequence, row});
+    }
+    struct Scratch {
+      std::vector<float> rows;
+    };
+    for_each_unit<Scratch>(std::ssize(parts), [&](Scratch& scratch, std::int64_t i) {
+      const Part& part = parts[static_cast<std::size_t>(i)];
+      const std::int64_t seqlen =
+          problem_.broadcast_q ? problem_.total_q : problem_.seqlens().at(part.sequence).seqlen_q;
+      const std::int64_t rows = std::min(kRows, seqlen - part.row);
+      for (std::int64_t head = 0; head < problem_.num_heads; ++head) {
+        scratch.rows.assign(static_cast<std::size_t>(rows * problem_.head_dim), 0.0f);
+        if (problem_.broadcast_q) {
+          for (std::int64_t s = 0; s < problem_.batch; ++s) {
+            add(s, head, part.row, rows, scratch.rows);
+          }
+        } else {
+          add(part.sequence, head, part.row, rows, scratch.rows);
+        }
+        write_rows(call_.dq, {part.sequence, head}, part.row, rows, scratch.rows.data(),
+                   problem_.head_dim);
+      }
+    });
+  }
+
+ private:
+  void add(std::int64_t s, std::int64_t head, std::int64_t row, std::int64_t rows,
+           std::vector<float>& sums) const {
+    const std::int64_t dim = problem_.head_dim;
+    const attention::Sequence sequence = problem_.seqlens().at(s);
+    for (std::int64_t index = 0; index < chunks_; ++index) {
+      if (is_empty(make_chunk(sequence, index, chunks_)) && chunks_ > 1) continue;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const std::int64_t at = index * problem_.rows_o() + sequence.o_begin + row + r;
+        const float* from = call_.dq_sums + (at * problem_.num_heads + head) * dim;
+        for (std::int64_t c = 0; c < dim; ++c) sums[r * dim + c] += from[c];
+      }
+    }
+  }
+
+  const BackwardCall& call_;
+  const attention::AttentionProblem& problem_;
+  std::int64_t chunks_;
+};
+
+}  // namespace
+
+std::int64_t key_chunks(const attention::AttentionProblem& problem) {
+  constexpr std::int64_t kWantedUnits = 32;  // enough for the cores of one socket
+  constexpr std::int64_t kMostChunks = 8;    // bounds the scratch of dQ's sums
+  std::int64_t longest = 0;
+  for (std::int64_t s = 0; s < problem.batch; ++s) {
+    longest = std::max(longest, problem.seqlens().at(s).seqlen_k);
+  }
+  const std::int64_t units = std::max<std::int64_t>(1, problem.batch * problem.num_heads_kv);
+  const std::int64_t most = std::min(kMostChunks, mx::ceil_div(longest, 4 * kTileKeys));
+  return std::clamp<std::int64_t>(mx::ceil_div(kWantedUnits, units), 1,
+                                  std::max<std::int64_t>(most, 1));
+}
+
+std::int64_t dq_sums_elems(const attention::AttentionProblem& problem) {
+  const std::int64_t chunks = key_chunks(problem);
+  if (chunks == 1 && !problem.broadcast_q) return 0;
+  return chunks * problem.rows_o() * problem.num_heads * problem.head_dim;
+}
+
+void attention_backward(const BackwardCall& call) {
+  const std::vector<KeyChunk> chunks = make_chunks(call.problem);
+  for_each_unit<BackwardScratch>(std::ssize(chunks), [&](BackwardScratch& scratch, std::int64_t i) {
+    BackwardUnit(call, chunks[static_cast<std::size_t>(i)], scratch).run();
+  });
+  if (call.dq_sums != nullptr && call.dq.data != nullptr) DqSum(call).run();
+}
+
+}  // namespace mxfa::cpu

@@ -1,0 +1,105 @@
+#include <cstdint>
+
+#include "cpu/kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+// GCC 12's intrinsics start from vectors that are undefined on purpose.
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+#define MXFA_CPU_AVX512 1
+#define MXFA_CPU_INLINE inline __attribute__((always_inline))
+
+// Everything included above keeps the project's baseline: only these loops may use AVX-512.
+#if defined(__clang__)
+#pragma clang attribute push(                                                     \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma"))), \
+    apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")
+#endif
+namespace mxfa::cpu::avx512 {
+namespace {
+#include "cpu/vector_inl.h"
+
+/// R rows of one panel: 4 R sums, 4 vectors of B and one of A live in registers.
+template <int R>
+MXFA_CPU_INLINE void micro_product(const PanelProduct& g, std::int64_t row, std::int64_t panel) {
+  const std::uint16_t* a = g.a + row * g.a_row;
+  const std::uint16_t* b = g.b + panel * g.b_panel;
+  __m512 sums[R][4];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) sums[r][i] = _mm512_setzero_ps();
+  }
+  for (std::int64_t pair = 0; pair < g.k / 2; ++pair) {
+    __m512bh columns[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      columns[i] = (__m512bh)_mm512_loadu_si512(b + pair * kPanel * 2 + i * kV * 2);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      std::int32_t both;
+      __builtin_memcpy(&both, a + r * g.a_row + pair * g.a_pair, 4);
+      const __m512bh value = (__m512bh)_mm512_set1_epi32(both);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) sums[r][i] = _mm512_dpbf16_ps(sums[r][i], value, columns[i]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    float* c = g.c + (row + r) * g.ldc + panel * kPanel;
+    const __m512 alpha = _mm512_set1_ps(g.alpha != nullptr ? g.alpha[row + r] : 1.0f);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512 old = g.accumulate ? _mm512_loadu_ps(c + i * kV) : _mm512_setzero_ps();
+      _mm512_storeu_ps(c + i * kV,
+                       g.accumulate ? _mm512_fmadd_ps(old, alpha, sums[r][i]) : sums[r][i]);
+    }
+  }
+}
+
+void product(const PanelProduct& g) {
+  constexpr int kRows = 6;
+  for (std::int64_t panel = 0; panel < g.n / kPanel; ++panel) {
+    std::int64_t row = 0;
+    for (; row + kRows <= g.m; row += kRows) micro_product<kRows>(g, row, panel);
+    if (row + 4 <= g.m) {
+      micro_product<4>(g, row, panel);
+      row += 4;
+    }
+    if (row + 2 <= g.m) {
+      micro_product<2>(g, row, panel);
+      row += 2;
+    }
+    if (row < g.m) micro_product<1>(g, row, panel);
+  }
+}
+
+#include "cpu/kernels_inl.h"
+}  // namespace
+}  // namespace mxfa::cpu::avx512
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+namespace mxfa::cpu {
+const Kernels* avx512_kernels() {
+  static constexpr Kernels table = avx512::make_table(Isa::kAvx512Bf16, "AVX-512 BF16");
+  return &table;
+}
+}  // namespace mxfa::cpu
+#else
+namespace mxfa::cpu {
+const Kernels* avx512_kernels() { return nullptr; }
+}  // namespace mxfa::cpu
+#endif

@@ -1,0 +1,154 @@
+// Vectors of the instruction set that the including translation unit targets: kV floats. Included
+// inside its namespace, after MXFA_CPU_AVX512, MXFA_CPU_AVX2 or neither was defined; no standard
+// header may be included here, since its inline functions would be compiled for that target.
+
+#if defined(MXFA_CPU_AVX512)
+inline constexpr int kV = 16;
+#elif defined(MXFA_CPU_AVX2)
+inline constexpr int kV = 8;
+#else
+inline constexpr int kV = 4;
+#endif
+
+typedef float VF __attribute__((vector_size(kV * 4)));
+typedef std::int32_t VI __attribute__((vector_size(kV * 4)));
+typedef std::uint32_t VU __attribute__((vector_size(kV * 4)));
+typedef std::uint16_t VH __attribute__((vector_size(kV * 2)));
+typedef std::uint8_t VB __attribute__((vector_size(kV)));
+
+template <class V, class T>
+MXFA_CPU_INLINE V load(const T* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof(V));
+  return v;
+}
+template <class V, class T>
+MXFA_CPU_INLINE void store(T* p, V v) {
+  __builtin_memcpy(p, &v, sizeof(V));
+}
+MXFA_CPU_INLINE VF splat(float x) { return VF{} + x; }
+MXFA_CPU_INLINE VU splat_u(std::uint32_t x) { return VU{} + x; }
+MXFA_CPU_INLINE VU bits(VF v) { return (VU)v; }
+MXFA_CPU_INLINE VF floats(VU v) { return (VF)v; }
+MXFA_CPU_INLINE VU select(VI mask, VU yes, VU no) { return mask ? yes : no; }
+MXFA_CPU_INLINE VF select(VI mask, VF yes, VF no) { return mask ? yes : no; }
+
+/// a * b + c: rounded once, but on portable targets twice.
+MXFA_CPU_INLINE VF fma(VF a, VF b, VF c) {
+#if defined(MXFA_CPU_AVX512)
+  return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(MXFA_CPU_AVX2)
+  return (VF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+/// a > b ? a : b, so b where either is NaN.
+MXFA_CPU_INLINE VF max(VF a, VF b) {
+#if defined(MXFA_CPU_AVX512)
+  return (VF)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(MXFA_CPU_AVX2)
+  return (VF)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return select((VI)(a > b), a, b);
+#endif
+}
+MXFA_CPU_INLINE VF min(VF a, VF b) { return -max(-a, -b); }
+MXFA_CPU_INLINE VU max_u(VU a, VU b) {
+#if defined(MXFA_CPU_AVX512)
+  return (VU)_mm512_max_epu32((__m512i)a, (__m512i)b);
+#elif defined(MXFA_CPU_AVX2)
+  return (VU)_mm256_max_epu32((__m256i)a, (__m256i)b);
+#else
+  return select((VI)(a > b), a, b);
+#endif
+}
+
+// Lanes are folded by halves: one order for each vector length.
+MXFA_CPU_INLINE float reduce_add(VF v) {
+  float lanes[kV];
+  store(lanes, v);
+  for (int step = kV / 2; step > 0; step /= 2) {
+    for (int i = 0; i < step; ++i) lanes[i] += lanes[i + step];
+  }
+  return lanes[0];
+}
+MXFA_CPU_INLINE float reduce_max(VF v) {
+#if defined(MXFA_CPU_AVX512)
+  return _mm512_reduce_max_ps((__m512)v);
+#else
+  float lanes[kV];
+  store(lanes, v);
+  float top = lanes[0];
+  for (int i = 1; i < kV; ++i) top = lanes[i] > top ? lanes[i] : top;
+  return top;
+#endif
+}
+MXFA_CPU_INLINE std::uint32_t reduce_max_u(VU v) {
+#if defined(MXFA_CPU_AVX512)
+  return _mm512_reduce_max_epu32((__m512i)v);
+#else
+  std::uint32_t lanes[kV];
+  store(lanes, v);
+  std::uint32_t top = lanes[0];
+  for (int i = 1; i < kV; ++i) top = lanes[i] > top ? lanes[i] : top;
+  return top;
+#endif
+}
+
+/// Lane indices from `first` on, all ones where they lie in [begin, end).
+MXFA_CPU_INLINE VI lanes_within(std::int32_t first, std::int32_t begin, std::int32_t end) {
+  VI index;
+  for (int i = 0; i < kV; ++i) index[i] = i;
+  index += first;
+  return (VI)(index >= begin) & (VI)(index < end);
+}
+
+/// 2^x within 1.5 ulp for results down to 2^-126; 0 below 2^-150, infinity from 2^128 on, NaN for
+/// NaN. A polynomial of degree 6 on [-1/2, 1/2], relative error 2^-28.5 before rounding.
+MXFA_CPU_INLINE VF exp2_vector(VF x) {
+  x = max(splat(-200.0f), x);
+  x = min(splat(200.0f), x);
+  const VF magic = splat(0x1.8p23f);
+  const VF shifted = x + magic;
+  const VF whole = shifted - magic;
+  const VF f = x - whole;
+  VF sum = splat(0x1.470b4ap-13f);
+  sum = fma(sum, f, splat(0x1.5f7276p-10f));
+  sum = fma(sum, f, splat(0x1.3b270ep-7f));
+  sum = fma(sum, f, splat(0x1.c6ae72p-5f));
+  sum = fma(sum, f, splat(0x1.ebfbe2p-3f));
+  sum = fma(sum, f, splat(0x1.62e432p-1f));
+  sum = fma(sum, f, splat(1.0f));
+#if defined(MXFA_CPU_AVX512)
+  return (VF)_mm512_scalef_ps((__m512)sum, (__m512)whole);
+#else
+  // In two steps: 2^whole alone may lie outside of FP32. The low bits of `shifted` are the integer.
+  const VI n = (VI)bits(shifted) - 0x4B400000;
+  const VI half = n >> 1;
+  const VF low = (VF)((half + 127) << 23);
+  const VF high = (VF)((n - half + 127) << 23);
+  return sum * low * high;
+#endif
+}
+
+/// The nearest E4M3 value, saturating, ties to even; NaN stays NaN.
+MXFA_CPU_INLINE VF round_e4m3_vector(VF v) {
+  const VU sign = bits(v) & 0x80000000u;
+  const VU abs = bits(v) & 0x7FFFFFFFu;
+  const VU normal = (abs + 0x7FFFFu + ((abs >> 20) & 1u)) & 0xFFF00000u;
+  const VF magic = splat(0x1p14f);  // its last place is the subnormal step 2^-9
+  const VU steps = bits((floats(abs) + magic) - magic);
+  VU rounded = select((VI)(abs < 0x3C800000u), steps, normal);
+  rounded = select((VI)(abs > 0x43E00000u), splat_u(0x43E00000u), rounded);
+  rounded = select((VI)(abs > 0x7F800000u), splat_u(0x7FC00000u), rounded);
+  return floats(rounded | sign);
+}
+
+/// BF16 bits in the upper halves, nearest even; NaN stays NaN.
+MXFA_CPU_INLINE VU round_bf16_vector(VF v) {
+  const VU b = bits(v);
+  const VU rounded = b + 0x7FFFu + ((b >> 16) & 1u);
+  return select((VI)((b & 0x7FFFFFFFu) > 0x7F800000u), b | 0x00400000u, rounded);
+}
+MXFA_CPU_INLINE VH upper_halves(VU v) { return __builtin_convertvector(v >> 16, VH); }

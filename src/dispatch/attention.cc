@@ -1,0 +1,267 @@
+#include "mxfa/attention.h"
+
+#include <limits>
+#include <memory>
+#include <new>
+
+#include "core/check.h"
+#include "dispatch/attention_operands.h"
+#include "dispatch/validate.h"
+
+namespace mxfa::attention {
+namespace {
+
+using dispatch::Arena;
+using dispatch::AttentionShape;
+using dispatch::OperandMaker;
+using dispatch::Role;
+
+bool is_bf16(const Options& options) { return options.precision == Precision::kBf16; }
+
+void check_options(const Options& options) {
+  if (options.backend != Backend::kCpu) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("backend: expected cpu, got {} (no kernels of it in this build)",
+                            options.backend == Backend::kHopper ? "hopper" : "blackwell"));
+  }
+  core::expect(options.precision == Precision::kMxfp8 || is_bf16(options), "precision",
+               "mxfp8 or bf16", core::text(static_cast<std::int64_t>(options.precision)));
+  core::expect(options.recipe == Recipe::kBlackwell || options.recipe == Recipe::kHopper, "recipe",
+               "blackwell or hopper", core::text(static_cast<std::int64_t>(options.recipe)));
+}
+
+/// Tensors that are not payload have one dtype; some must not be payload.
+class DTypeCheck {
+ public:
+  void check(const Tensor& tensor, std::string_view name, bool needs_values) {
+    const DType dtype = tensor.values.dtype;
+    if (dtype == DType::kE4M3) {
+      core::expect(!needs_values, name, "bf16, f16 or f32 (the options read unquantized values)",
+                   core::text(tensor.values));
+      return;
+    }
+    if (first_.empty()) {
+      first_ = name;
+      dtype_ = dtype;
+    }
+    core::expect(dtype == dtype_, name, fmt::format("{} as {}", dtype_name(dtype_), first_),
+                 core::text(tensor.values));
+  }
+
+ private:
+  std::string_view first_;
+  DType dtype_ = DType::kBF16;
+};
+
+cpu::Arithmetic arithmetic(const Options& options) {
+  return {.bf16 = is_bf16(options),
+          .hopper = options.recipe == Recipe::kHopper && !is_bf16(options),
+          .leak_free = options.leak_free && !is_bf16(options),
+          .rule = options.scale_rule};
+}
+
+DTypeCheck check_qkv(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape,
+                     const Options& options) {
+  const std::int64_t dim = shape.problem.head_dim;
+  dispatch::check_input(q, dispatch::q_role(shape, options), dim);
+  dispatch::check_input(k, dispatch::k_role(shape, options, "k"), dim);
+  dispatch::check_input(v, dispatch::k_role(shape, options, "v"), dim);
+  DTypeCheck dtypes;
+  dtypes.check(q, "q", is_bf16(options) || options.qk_bf16);
+  dtypes.check(k, "k", is_bf16(options) || options.qk_bf16);
+  dtypes.check(v, "v", is_bf16(options));
+  return dtypes;
+}
+
+void check_forward(const ForwardArgs& args, const AttentionShape& shape, const Options& options) {
+  check_qkv(args.q, args.k, args.v, shape, options);
+  dispatch::check_output_tensor(args.o, dispatch::o_role(shape, "o", options.output_shape),
+                                shape.problem.head_dim);
+  dispatch::check_row_values(args.lse, "lse", shape.problem, true);
+  if (args.row_max.rank > 0) {
+    dispatch::check_row_values(args.row_max, "row_max", shape.problem, true);
+  }
+}
+
+void check_backward(const BackwardArgs& args, const AttentionShape& shape, const Options& options) {
+  const std::int64_t dim = shape.problem.head_dim;
+  DTypeCheck dtypes = check_qkv(args.q, args.k, args.v, shape, options);
+  dispatch::check_input(args.dout, dispatch::o_role(shape, "dout", dout_shape(options)), dim);
+  dtypes.check(args.dout, "dout", is_bf16(options) || options.dp_bf16);
+  core::expect(!options.dp_bf16 || args.v.values.dtype != DType::kE4M3, "v",
+               "bf16, f16 or f32 (the options read unquantized values)", core::text(args.v.values));
+  dispatch::check_input(args.o, dispatch::o_role(shape, "o", options.output_shape), dim);
+  core::expect(args.o.values.dtype != DType::kF16, "o", "bf16, f32 or e4m3",
+               core::text(args.o.values));
+  dispatch::check_row_values(args.lse, "lse", shape.problem, false);
+  if (arithmetic(options).hopper) {
+    core::expect(args.row_max.rank > 0, "row_max", "the forward's, in the Hopper recipe", "none");
+    dispatch::check_row_values(args.row_max, "row_max", shape.problem, false);
+  }
+  const Role q = dispatch::q_role(shape, options);
+  for (const auto& [tensor, name] : {std::pair(&args.dk, "dk"), std::pair(&args.dv, "dv")}) {
+    if (!tensor->given()) continue;
+    Role role = dispatch::k_role(shape, options, name);
+    role.block_shape = options.output_shape;
+    dispatch::check_output_tensor(*tensor, role, dim);
+  }
+  if (!args.dq.given()) return;
+  Role role = q;
+  role.name = "dq";
+  role.block_shape = options.output_shape;
+  dispatch::check_output_tensor(args.dq, role, dim);
+}
+
+Role gradient_role(Role role, const Options& options) {
+  role.block_shape = options.output_shape;
+  return role;
+}
+
+cpu::ForwardCall make_call(const ForwardArgs& args, const AttentionShape& shape,
+                           const Options& options, Arena& arena) {
+  OperandMaker maker(arena, options.scale_rule);
+  const auto operand = [&](const Tensor& tensor, const Role& role, bool values) {
+    return values ? maker.values(tensor, role) : maker.quantized(tensor, role);
+  };
+  const bool qk_values = is_bf16(options) || options.qk_bf16;
+  cpu::ForwardCall call{.problem = shape.problem, .arithmetic = arithmetic(options)};
+  call.q = operand(args.q, dispatch::q_role(shape, options), qk_values);
+  call.k = operand(args.k, dispatch::k_role(shape, options, "k"), qk_values);
+  call.v = operand(args.v, dispatch::k_role(shape, options, "v"), is_bf16(options));
+  call.o = dispatch::make_target(args.o, dispatch::o_role(shape, "o", options.output_shape),
+                                 options.scale_rule);
+  call.lse = dispatch::row_values(args.lse);
+  if (args.row_max.rank > 0) call.row_max = dispatch::row_values(args.row_max);
+  return call;
+}
+
+cpu::BackwardCall make_call(const BackwardArgs& args, const AttentionShape& shape,
+                            const Options& options, Arena& arena) {
+  OperandMaker maker(arena, options.scale_rule);
+  const bool bf16 = is_bf16(options);
+  const Role q = dispatch::q_role(shape, options);
+  const Role k = dispatch::k_role(shape, options, "k");
+  const Role v = dispatch::k_role(shape, options, "v");
+  const Role dout = dispatch::o_role(shape, "dout", dout_shape(options));
+  cpu::BackwardCall call{.problem = shape.problem, .arithmetic = arithmetic(options)};
+  call.q_k = bf16 ? maker.values(args.q, q) : maker.quantized(args.q, q);
+  call.k_q = bf16 ? maker.values(args.k, k) : maker.quantized(args.k, k);
+  call.q_s = options.qk_bf16 && !bf16 ? maker.values(args.q, q) : call.q_k;
+  call.k_s = options.qk_bf16 && !bf16 ? maker.values(args.k, k) : call.k_q;
+  const bool dp_values = bf16 || options.dp_bf16;
+  call.v_p = dp_values ? maker.values(args.v, v) : maker.quantized(args.v, v);
+  call.dout_v = bf16 ? maker.values(args.dout, dout) : maker.quantized(args.dout, dout);
+  call.dout_p = options.dp_bf16 && !bf16 ? maker.values(args.dout, dout) : call.dout_v;
+  call.o = maker.values(args.o, dispatch::o_role(shape, "o", options.output_shape));
+  call.lse = dispatch::row_values(args.lse);
+  if (call.arithmetic.hopper) call.row_max = dispatch::row_values(args.row_max);
+  call.dq = dispatch::make_target(args.dq, gradient_role(q, options), options.scale_rule);
+  call.dk = dispatch::make_target(args.dk, gradient_role(k, options), options.scale_rule);
+  call.dv = dispatch::make_target(args.dv, gradient_role(v, options), options.scale_rule);
+  const std::int64_t sums = args.dq.given() ? cpu::dq_sums_elems(shape.problem) : 0;
+  if (sums > 0) call.dq_sums = arena.take<float>(sums);
+  return call;
+}
+
+ForwardArgs shape_args(const BackwardArgs& args) {
+  return {.q = args.q,
+          .k = args.k,
+          .v = args.v,
+          .cu_seqlens_q = args.cu_seqlens_q,
+          .cu_seqlens_k = args.cu_seqlens_k,
+          .o = {},
+          .lse = {},
+          .row_max = {}};
+}
+
+struct AlignedDelete {
+  void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{64}); }
+};
+
+/// Counts what `make` takes, then runs `body` on memory of that size.
+template <class Make, class Body>
+void with_workspace(std::span<std::byte> workspace, Make make, Body body) {
+  Arena counter;
+  make(counter);
+  std::unique_ptr<std::byte, AlignedDelete> own;
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
+  core::expect(address % 64 == 0, "workspace", "an address on 64 bytes",
+               fmt::format("one {} bytes past that", address % 64));
+  if (!workspace.empty()) {
+    core::expect(std::ssize(workspace) >= counter.used(), "workspace",
+                 fmt::format("at least {} bytes", counter.used()),
+                 fmt::format("{}", workspace.size()));
+  } else {
+    const std::size_t bytes = static_cast<std::size_t>(counter.used()) + 64;
+    own.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64})));
+    workspace = {own.get(), bytes};
+  }
+  Arena arena(workspace);
+  body(make(arena));
+}
+
+void fill_behind(const TensorView& rows, std::int64_t first) {
+  if (rows.rank == 0) return;
+  const cpu::RowValues values = dispatch::row_values(rows);
+  for (std::int64_t head = 0; head < rows.shape[0]; ++head) {
+    for (std::int64_t row = first; row < rows.shape[1]; ++row) {
+      values.at(head, row) = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+}  // namespace
+
+BlockShape operand_shape(const Options& options) {
+  if (options.leak_free) return BlockShape::k1xD;
+  return dout_shape(options);
+}
+
+BlockShape dout_shape(const Options& options) {
+  return options.recipe == Recipe::kHopper ? BlockShape::k32xD : BlockShape::k32x32;
+}
+
+std::int64_t forward_workspace_bytes(const ForwardArgs& args, const Options& options) {
+  check_options(options);
+  const AttentionShape shape(args, options);
+  check_forward(args, shape, options);
+  Arena counter;
+  make_call(args, shape, options, counter);
+  return counter.used();
+}
+
+std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& options) {
+  check_options(options);
+  const AttentionShape shape(shape_args(args), options);
+  check_backward(args, shape, options);
+  Arena counter;
+  make_call(args, shape, options, counter);
+  return counter.used();
+}
+
+void forward(const ForwardArgs& args, const Options& options, std::span<std::byte> workspace) {
+  check_options(options);
+  const AttentionShape shape(args, options);
+  check_forward(args, shape, options);
+  with_workspace(
+      workspace, [&](Arena& arena) { return make_call(args, shape, options, arena); },
+      [&](const cpu::ForwardCall& call) { cpu::attention_forward(call); });
+  dispatch::clear_behind(args.o, dispatch::o_role(shape, "o", options.output_shape));
+  fill_behind(args.lse, shape.cu_seqlens_o.back());
+  fill_behind(args.row_max, shape.cu_seqlens_o.back());
+}
+
+void backward(const BackwardArgs& args, const Options& options, std::span<std::byte> workspace) {
+  check_options(options);
+  const AttentionShape shape(shape_args(args), options);
+  check_backward(args, shape, options);
+  with_workspace(
+      workspace, [&](Arena& arena) { return make_call(args, shape, options, arena); },
+      [&](const cpu::BackwardCall& call) { cpu::attention_backward(call); });
+  const Role k = gradient_role(dispatch::k_role(shape, options, "dk"), options);
+  dispatch::clear_behind(args.dq, gradient_role(dispatch::q_role(shape, options), options));
+  dispatch::clear_behind(args.dk, k);
+  dispatch::clear_behind(args.dv, k);
+}
+
+}  // namespace mxfa::attention
