@@ -10,7 +10,7 @@ if(MXFA_CUDA AND NOT mxfa_cuda_found)
   message(FATAL_ERROR "MXFA_CUDA is on, but no CUDA toolkit with nvcc was found")
 endif()
 
-set(MXFA_ALL_ARCHS sm_90a sm_100a sm_103a)
+set(MXFA_CUDA_ARCHS sm_90a sm_100a sm_103a CACHE STRING "Architectures that device code is built for")
 
 # mxfa_compile_kernel(SOURCE ARCH OUT_PTX OUT_CUBIN)
 function(mxfa_compile_kernel source arch out_ptx out_cubin)
@@ -26,7 +26,7 @@ function(mxfa_compile_kernel source arch out_ptx out_cubin)
     COMMENT "PTX ${name} for ${arch}")
   add_custom_command(
     OUTPUT ${base}.cubin
-    COMMAND ${CUDAToolkit_BIN_DIR}/ptxas -arch=${arch} -O3 -lineinfo -o ${base}.cubin ${base}.ptx
+    COMMAND ${CUDAToolkit_BIN_DIR}/ptxas -arch=${arch} -O3 -o ${base}.cubin ${base}.ptx
     DEPENDS ${base}.ptx VERBATIM
     COMMENT "cubin ${name} for ${arch}")
   set(${out_ptx} ${base}.ptx PARENT_SCOPE)
@@ -38,7 +38,7 @@ endfunction()
 # std::span<const driver::KernelImage> mxfa::<name>::kernel_images().
 function(mxfa_embed_kernels target)
   cmake_parse_arguments(arg "" "NAMESPACE" "ALL;SM90;SM100" ${ARGN})
-  set(archs_ALL ${MXFA_ALL_ARCHS})
+  set(archs_ALL sm_90a sm_100a sm_103a)
   set(archs_SM90 sm_90a)
   set(archs_SM100 sm_100a sm_103a)
   set(symbols "")
@@ -48,6 +48,9 @@ function(mxfa_embed_kernels target)
     foreach(source IN LISTS arg_${group})
       get_filename_component(name ${source} NAME_WE)
       foreach(arch IN LISTS archs_${group})
+        if(NOT arch IN_LIST MXFA_CUDA_ARCHS)
+          continue()
+        endif()
         mxfa_compile_kernel(${CMAKE_CURRENT_SOURCE_DIR}/${source} ${arch} ptx cubin)
         set(symbol mxfa_${name}_${arch})
         list(APPEND files ${ptx} ${cubin})

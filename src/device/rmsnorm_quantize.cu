@@ -1,8 +1,8 @@
 #include <cuda/ptx>
 
 #include "device/barrier.cuh"
+#include "device/fp8.cuh"
 #include "device/rmsnorm_quantize.h"
-#include "mx/e8m0.h"
 #include "mx/row_sum.h"
 #include "mx/scale_layout.h"
 
@@ -50,22 +50,6 @@ struct SmemPlan {
   Ring<C::kStages> rows;
   Ring<2> tiles;
 };
-
-__device__ float bf16_low(unsigned pair) { return __uint_as_float(pair << 16); }
-__device__ float bf16_high(unsigned pair) { return __uint_as_float(pair & 0xFFFF0000u); }
-
-// NaN wins and keeps magnitude bits above infinity's.
-__device__ float max_nan(float a, float b) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-}
-
-__device__ unsigned encode_pair(float low, float high) {
-  std::uint16_t result;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(result) : "f"(high), "f"(low));
-  return result;
-}
 
 /// What every role knows of its CTA: columns [first, first + cols) of row tiles `tile`, `tile` +
 /// `stride`, ...
@@ -315,9 +299,8 @@ struct Consumer {
         if (!kWhole && r >= rows) break;
         float y[kVector];
         normalize(read(stage, r, step), rstd[r], step, y);
-        const unsigned low = encode_pair(y[0] * inverse, y[1] * inverse);
-        const unsigned high = encode_pair(y[2] * inverse, y[3] * inverse);
-        __stcs(reinterpret_cast<unsigned*>(target + r * params.dim), low | high << 16);
+        __stcs(reinterpret_cast<unsigned*>(target + r * params.dim),
+               encode_e4m3_quad(y[0] * inverse, y[1] * inverse, y[2] * inverse, y[3] * inverse));
       }
     }
   }

@@ -6,9 +6,9 @@
 #include "device/ops.h"
 #include "mx/bits.h"
 #include "mx/scale_layout.h"
+#include "support/bf16.h"
 #include "support/compare.h"
 #include "support/machine.h"
-#include "support/rng.h"
 
 namespace mxfa::device {
 namespace {
@@ -24,14 +24,6 @@ struct Case {
 class RmsNormQuantize : public ::testing::TestWithParam<Case> {};
 
 using testing::Guarded;
-
-std::vector<std::uint16_t> random_bf16(std::int64_t count, std::uint64_t seed) {
-  std::vector<std::uint16_t> values;
-  for (const float value : testing::Rng(seed).normal_values<float>(count)) {
-    values.push_back(mx::encode_bf16(value));
-  }
-  return values;
-}
 
 // NaNs are compared as a class: which bits a NaN has differs between machines.
 std::vector<float> canonical(std::vector<float> values) {
@@ -52,8 +44,8 @@ void expect_equal(const Guarded& got, const std::vector<T>& want, const std::str
 
 TEST_P(RmsNormQuantize, BitEqualToTheCpu) {
   const Case& test = GetParam();
-  auto x = random_bf16(test.rows * test.dim, 1);
-  const auto weight = random_bf16(test.dim, 2);
+  auto x = testing::random_bf16(test.rows * test.dim, 1);
+  const auto weight = testing::random_bf16(test.dim, 2);
   if (test.corner != 0.0f && test.rows > 0) {
     x[(test.rows - 1) * test.dim] = mx::encode_bf16(test.corner);
   }

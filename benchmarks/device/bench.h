@@ -1,0 +1,87 @@
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/ops.h"
+#include "driver/device.h"
+#include "io/json_records.h"
+#include "mx/bits.h"
+
+/// What the device benchmarks share: timing by events, noise, the copy ceiling, records.
+namespace mxfa::bench {
+
+inline constexpr int kWarmUps = 5;
+inline constexpr int kRuns = 30;
+
+struct Bench {
+  driver::Device device;
+  driver::KernelCache kernels{device, device::kernel_images()};
+  driver::Stream stream{device};
+  double copy_gbps = 0;
+
+  device::Queue queue() { return {device, kernels, stream.handle()}; }
+
+  /// Median over kRuns after kWarmUps. Inputs larger than the L2 (60 MB) need no rotation.
+  io::TimingRecord time(const std::function<void()>& body) const {
+    std::vector<double> ms;
+    for (int run = -kWarmUps; run < kRuns; ++run) {
+      const driver::Event start(device), stop(device);
+      start.record(stream.handle());
+      body();
+      stop.record(stream.handle());
+      const double elapsed = stop.elapsed_ms(start);
+      if (run >= 0) ms.push_back(elapsed);
+    }
+    std::sort(ms.begin(), ms.end());
+    return {
+        .ms_median = ms[ms.size() / 2], .ms_min = ms.front(), .ms_max = ms.back(), .runs = kRuns};
+  }
+
+  /// A record of a memory-bound routine that has to move `bytes`.
+  io::Record record(std::string routine, double bytes, const io::TimingRecord& timing) const {
+    io::Record result;
+    result.routine = std::move(routine);
+    result.impl = "mxfa mxfp8";
+    result.timing = timing;
+    result.gbps = bytes / timing.ms_median / 1e6;
+    result.ceiling = io::CeilingRecord{"copy_gbps", copy_gbps};
+    result.fraction_of_ceiling = *result.gbps / copy_gbps;
+    return result;
+  }
+};
+
+/// Bytes read plus bytes written of a device-to-device copy of 2 GiB.
+inline double measure_copy_gbps(const Bench& bench) {
+  constexpr std::size_t kBytes = std::size_t{2} << 30;
+  const driver::DeviceBuffer source(bench.device, kBytes), target(bench.device, kBytes);
+  source.fill(1);
+  const io::TimingRecord timing = bench.time([&] {
+    const driver::CurrentDevice current(bench.device);
+    bench.device.driver().check(
+        bench.device.calls().cuMemcpyDtoDAsync(target.address(), source.address(), kBytes,
+                                               bench.stream.handle()),
+        "cuMemcpyDtoDAsync");
+  });
+  return 2.0 * kBytes / timing.ms_median / 1e6;
+}
+
+/// Uniform in [-2, 2), BF16.
+inline std::vector<std::uint16_t> noise(std::int64_t count) {
+  std::vector<std::uint16_t> values(static_cast<std::size_t>(count));
+  std::uint32_t state = 12345;
+  for (std::uint16_t& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = mx::encode_bf16((static_cast<float>(state >> 8) - 8388608.0f) / 4194304.0f);
+  }
+  return values;
+}
+
+template <class T>
+T* pointer(const driver::DeviceBuffer& buffer) {
+  return reinterpret_cast<T*>(buffer.address());
+}
+
+}  // namespace mxfa::bench

@@ -1,0 +1,35 @@
+#include "device/tensor_map.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace mxfa::device {
+
+CUtensorMap make_tensor_map(const driver::Device& device, const TensorMapDesc& desc) {
+  constexpr std::size_t kMaxRank = 5;
+  CUtensorMap map = {};
+  std::array<cuuint64_t, kMaxRank> dims{}, strides{};
+  std::array<cuuint32_t, kMaxRank> box{}, element_strides{};
+  std::copy(desc.dims.begin(), desc.dims.end(), dims.begin());
+  std::copy(desc.stride_bytes.begin(), desc.stride_bytes.end(), strides.begin());
+  std::copy(desc.box.begin(), desc.box.end(), box.begin());
+  element_strides.fill(1);
+  const driver::CurrentDevice current(device);
+  const CUresult result = device.calls().cuTensorMapEncodeTiled(
+      &map, desc.type, static_cast<cuuint32_t>(desc.dims.size()),
+      reinterpret_cast<void*>(desc.address), dims.data(), strides.data(), box.data(),
+      element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, desc.swizzle,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  device.driver().check(
+      result, result == CUDA_SUCCESS
+                  ? "cuTensorMapEncodeTiled"
+                  : fmt::format("cuTensorMapEncodeTiled(type {}, address {:#x}, dims [{}], stride "
+                                "bytes [{}], box [{}], swizzle {})",
+                                int(desc.type), desc.address, fmt::join(desc.dims, ", "),
+                                fmt::join(desc.stride_bytes, ", "), fmt::join(desc.box, ", "),
+                                int(desc.swizzle)));
+  return map;
+}
+
+}  // namespace mxfa::device
