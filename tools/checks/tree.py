@@ -22,7 +22,7 @@ class Finding:
 
 
 class Tree:
-    """Files that git tracks or would track under `root` (all files where it is no git checkout)."""
+    """Files that git tracks or would track under `root`; all but build/ where git cannot tell."""
 
     def __init__(self, root):
         self.root = Path(root).resolve()
@@ -30,14 +30,19 @@ class Tree:
         self._texts = {}
 
     def _list(self):
-        command = ["git", "-C", str(self.root), "ls-files", "-z", "-co", "--exclude-standard"]
-        if (self.root / ".git").exists():
-            listed = subprocess.run(command, capture_output=True, check=True).stdout.decode()
-            names = [name for name in listed.split("\0") if name]
-        else:
-            files = (path for path in self.root.rglob("*") if "build" not in path.parts)
-            names = [str(path.relative_to(self.root)) for path in files]
+        names = self._list_by_git() if (self.root / ".git").exists() else None
+        if names is None:
+            paths = (path.relative_to(self.root) for path in self.root.rglob("*"))
+            names = [str(path) for path in paths if path.parts[0] not in (".git", "build")]
         return [name for name in set(names) if (self.root / name).is_file()]
+
+    def _list_by_git(self):
+        command = ["git", "-C", str(self.root), "ls-files", "-z", "-co", "--exclude-standard"]
+        try:
+            listed = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+        except (OSError, subprocess.CalledProcessError):  # no git, or a checkout of another user
+            return None
+        return [name for name in listed.split("\0") if name]
 
     def text(self, name):
         """The file's text; None where it is binary."""
