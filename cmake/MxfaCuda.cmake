@@ -10,7 +10,8 @@ if(MXFA_CUDA AND NOT mxfa_cuda_found)
   message(FATAL_ERROR "MXFA_CUDA is on, but no CUDA toolkit with nvcc was found")
 endif()
 
-set(MXFA_CUDA_ARCHS sm_90a sm_100a sm_103a CACHE STRING "Architectures that device code is built for")
+set(MXFA_CUDA_ARCHS sm_90a sm_100a sm_103a CACHE STRING
+  "Architectures that device code is built for")
 
 # mxfa_compile_kernel(SOURCE ARCH OUT_PTX OUT_CUBIN)
 function(mxfa_compile_kernel source arch out_ptx out_cubin)
@@ -56,7 +57,8 @@ function(mxfa_embed_kernels target)
         list(APPEND files ${ptx} ${cubin})
         string(APPEND symbols "MXFA_EMBED(${symbol}_ptx, \"${ptx}\")\n"
                               "MXFA_EMBED(${symbol}_cubin, \"${cubin}\")\n")
-        string(APPEND table "    {\"${name}\", \"${arch}\", bytes(${symbol}_cubin, ${symbol}_cubin_end),\n"
+        string(APPEND table "    {\"${name}\", \"${arch}\",\n"
+                            "     bytes(${symbol}_cubin, ${symbol}_cubin_end),\n"
                             "     text(${symbol}_ptx, ${symbol}_ptx_end)},\n")
       endforeach()
     endforeach()

@@ -87,7 +87,7 @@ class ScanTest(unittest.TestCase):
             "template <class T> requires std::integral<T> T f(T a) { return a; }": ("f", 1, 0),
             "MXFA_HOST_DEVICE constexpr int f(int a = g(1, 2)) { return a; }": ("f", 1, 0),
             "__attribute__((noinline, cold)) void f(int a, int b) { }": ("f", 2, 0),
-            "void f() { g([&](int i) { if (i) { h({1, 2}); } }); }": ("f", 0, 2),
+            "void f() { for (;;) { g([&](int i) { if (i) { h({1, 2}); } }); } }": ("f", 0, 2),
             "namespace { void f() { do { } while (true); } }": ("f", 0, 1),
             "void f() {\n#if A\n  if (a) {\n#else\n  if (b) {\n#endif\n  }\n}": ("f", 0, 1),
             'void f() { g("}{", \'{\', R"x({{)x"); /* { */ }  // {': ("f", 0, 0),

@@ -205,7 +205,7 @@ class _Scanner:
         for scope in reversed(self.scopes):
             if scope.function:
                 return depth
-            depth += scope.kind in ("control", "lambda")
+            depth += scope.kind == "control"  # a lambda is no level of its own
         return depth
 
     def _close(self):
