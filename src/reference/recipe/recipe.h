@@ -14,13 +14,27 @@
 /// runs it, down to payload codes and scale bytes. A kernel is compared with this; the oracle
 /// (reference/attention.h) says what the recipe costs in dB.
 ///
-/// Everything between two roundings is FP32 as a kernel holds it. Scores are in log2 units:
+/// Everything between two roundings is FP32 as a kernel holds it; scores are in log2 units:
 ///   c      = float(softmax_scale * log2(e))
 ///   s_ij   = acc_ij * mult_ij          acc: the GEMM's FP32 result, mult: c * 2^(exponents folded)
-///   x_ij   = fma(acc_ij, mult_ij, bias)                      one rounding
-///   P'_ij  = exp2_f32(x_ij)
-/// forward: bias = (p_offset - row maximum so far) + V's fold; backward: bias = fold - lse *
-/// log2(e).
+/// Forward, for each key tile (m: running maximum of visible s, first -infinity):
+///   alpha  = exp2(m_old - m),  base = p_offset - m
+///   P'_ij  = exp2(fma(acc_ij, mult_ij, base + v_fold_j))
+///   l      = fma(l, alpha, float(sum_j P'_ij * 2^-v_fold_j))             one rounding a tile
+///   acc_O  = acc_O * alpha + P' payload * V payload     (0 in place of acc_O as an interval
+///   begins) O      = fma(O, alphas * 2^(old anchor - anchor), acc_O)     (as it ends; alphas: its
+///   product) O      = O * (1 / l) * 2^anchor + shift_v,  LSE = (log2(l) - base) * ln 2
+/// v_fold_j = max(v_j - anchor, -32) on Hopper, v_j being the exponent of V's group and anchor the
+/// largest from the sequence's first group to the interval's last; 0 where the MMA scales V.
+/// Leak-free: z_ij = fma(acc_ij, mult_ij, v_j), m the maximum of z, P' = exp2(z_ij + base),
+/// v_fold = v_j for l, anchor = 0.
+/// Backward, per key tile, queries in order:
+///   bias_i = fold_i - lse_i * log2(e),  fold_i = max(dO_i - B + 8, -32)   (constant scale)
+///   B      = max_i(dO_i + ceil(row_max_i - lse_i * log2(e)))     dO_i: 0 where the MMA scales dO
+///   P'_ij  = exp2(fma(acc_ij, mult_ij, bias_i)),  P_ij = P'_ij * 2^-fold_i
+///   dS_ij  = P_ij * fma(dp_acc_ij, 2^(dO_i + v_j), -delta_i)
+///   dQ    += acc * (softmax_scale * 2^exponent), rounded as dq_accum says
+/// Masked entries are selected to 0 after exp2; a maximum passes over NaN, l does not.
 namespace mxfa::reference::recipe {
 
 enum class Machine : std::uint8_t {
