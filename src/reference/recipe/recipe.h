@@ -21,9 +21,9 @@
 ///   alpha  = exp2(m_old - m),  base = p_offset - m
 ///   P'_ij  = exp2(fma(acc_ij, mult_ij, base + v_fold_j))
 ///   l      = fma(l, alpha, float(sum_j P'_ij * 2^-v_fold_j))             one rounding a tile
-///   acc_O  = acc_O * alpha + P' payload * V payload     (0 in place of acc_O as an interval
-///   begins) O      = fma(O, alphas * 2^(old anchor - anchor), acc_O)     (as it ends; alphas: its
-///   product) O      = O * (1 / l) * 2^anchor + shift_v,  LSE = (log2(l) - base) * ln 2
+///   acc_O  = acc_O * alpha + P' payload * V payload              (from 0 as an interval begins)
+///   O      = fma(O, alphas * 2^(old anchor - anchor), acc_O)     (as it ends; its alphas)
+///   O      = O * (1 / l) * 2^anchor + shift_v,  LSE = (log2(l) - base) * ln 2
 /// v_fold_j = max(v_j - anchor, -32) on Hopper, v_j being the exponent of V's group and anchor the
 /// largest from the sequence's first group to the interval's last; 0 where the MMA scales V.
 /// Leak-free: z_ij = fma(acc_ij, mult_ij, v_j), m the maximum of z, P' = exp2(z_ij + base),
