@@ -12,11 +12,11 @@
 /// One element of D = A*B + D as a tensor core computes it: a single fused sum of K products and
 /// the old accumulator. The scalar definition; faster code is compared with it bit for bit.
 ///
-/// Sources: measured on an H200 (FP8 wgmma: 13 fraction bits, the accumulator included, truncation
-/// toward zero, zero products do not take part in the alignment); for the other widths the
-/// published model of MMA-Sim (arXiv 2511.10909). The PTX ISA itself promises only A*B+D.
-/// Unconfirmed: Blackwell as a whole (no such card was at hand); an accumulator below 2^-100
-/// together with zero products, where that model lets a zero keep the exponent -126.
+/// Sources: the published model of MMA-Sim (arXiv 2511.10909), but that products with a zero take
+/// no part in the alignment. Compared with an H200, bit for bit (wgmma of e4m3, e5m2, f16, bf16 and
+/// tf32 to f32 and f16, specials, subnormals and tiny accumulators included): FP8 keeps 13 fraction
+/// bits, the accumulator included, truncated toward zero, the other types 25; an f16 result rounds
+/// to nearest even. The PTX ISA itself promises only A*B+D. Unconfirmed: Blackwell (no such card).
 namespace mxfa::mx {
 
 /// Element types of multiplicands. The exponent of a subnormal is its format's least one.

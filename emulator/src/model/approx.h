@@ -6,8 +6,9 @@
 /// The approximate functions. The ISA gives only bounds on their errors and no bits: here a result
 /// is the correctly rounded one (from double), or, under Perturbation, any value within the bound.
 /// Sources of bounds and special values: PTX ISA 9.0, sections 9.7.3.13 to .22, 9.7.4.9 and .10.
-/// Unconfirmed: exactness of ex2 at integers (Perturbation gives it up except at 0). Outside of
-/// [-100 pi, 100 pi] sin and cos have no bound; here they are not perturbed.
+/// On an H200 all of them keep their bounds, and ex2 is exact at integers (Perturbation gives that
+/// up except at 0, since the ISA does not promise it). Outside of [-100 pi, 100 pi] sin and cos
+/// have no bound; here they are not perturbed.
 namespace mxfa::emu::model {
 
 enum class Approx : std::uint8_t { kEx2, kLg2, kRcp, kRsqrt, kSqrt, kTanh, kSin, kCos };

@@ -97,7 +97,7 @@ std::uint32_t encode_small(SmallFloat which, float value, const ConvertFlags& fl
   std::uint32_t abs = bits & 0x7FFFFFFFu;
   const bool negative = bits >> 31 != 0;
   if (abs > 0x7F800000u) {
-    if (which == SmallFloat::kTF32) return 0x7FFFFFFFu;
+    if (which == SmallFloat::kTF32) return 0x7FFFE000u;
     return format.nan != 0 ? format.nan : format.max_code;
   }
   if (negative && flags.relu) return 0;

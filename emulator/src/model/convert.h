@@ -5,10 +5,12 @@
 /// The cvt instructions between FP32 and the short formats, one element at a time. Sources: PTX ISA
 /// 9.0, section 9.7.9.21; table of ue8m0 results from the CUDA 13.0 headers' host definition.
 /// Packing: the first source operand goes to the upper half (pack_* below).
-/// NaN results are positive and canonical (all ones where the format has a choice).
-/// Unconfirmed: the sign of NaN results; .relu of -0 (here +0); which random bits .rs takes for the
+/// NaN results are positive and canonical: all ones, for TF32 0x7FFFE000.
+/// Compared with an H200 over 80,000 inputs a form, bit for bit: f16, bf16, tf32, e4m3 and e5m2
+/// with .rn, .rz, .rm, .rp, .relu and .satfinite. Only .rna to TF32 differs, in the payloads of
+/// NaNs. Unconfirmed: the forms that need Blackwell, above all which random bits .rs takes for the
 /// 8-bit types (here the 16 bits of the pair stand at the top of the discarded bits, the same for
-/// both values of the pair).
+/// both).
 namespace mxfa::emu::model {
 
 enum class SmallFloat : std::uint8_t { kF16, kBF16, kTF32, kE4M3, kE5M2, kE2M3, kE3M2, kE2M1 };

@@ -26,7 +26,7 @@ unsigned valid_types(ReduceTarget target, ReduceOp op) {
     case ReduceOp::kAdd:
       if (remote) return kInts32 | kU64Bit;
       return kInts32 | kU64Bit | kHalves | bit(ReduceType::kF32) |
-             (target == ReduceTarget::kGlobal ? bit(ReduceType::kF64) : 0u);
+             bit(target == ReduceTarget::kGlobal ? ReduceType::kF64 : ReduceType::kF32Ftz);
     case ReduceOp::kMin:
     case ReduceOp::kMax:
       if (remote) return kInts32;
@@ -69,9 +69,10 @@ float flush(float value) {
 }
 
 float add_f32(float old, float value) {
-  const float sum = flush(flush(old) + flush(value));
+  const float sum = old + value;
   return mx::is_nan(sum) ? mx::bits_float(0x7FFFFFFFu) : sum;
 }
+float add_f32_ftz(float old, float value) { return flush(add_f32(flush(old), flush(value))); }
 
 /// f16 and bf16 widen exactly. One FP32 addition and a second rounding equal one rounding: FP32
 /// has more than 2p+2 bits for both, and sums in the subnormal range are exact.
@@ -109,13 +110,13 @@ std::string_view reduce_op_name(ReduceOp op) {
 }
 
 std::string_view reduce_type_name(ReduceType type) {
-  constexpr std::string_view kNames[] = {"u32", "s32", "u64",  "s64", "b32",
-                                         "b64", "f16", "bf16", "f32", "f64"};
+  constexpr std::string_view kNames[] = {"u32", "s32",  "u64", "s64", "b32",    "b64",
+                                         "f16", "bf16", "f32", "f64", "f32.ftz"};
   return kNames[static_cast<int>(type)];
 }
 
 std::size_t reduce_type_bytes(ReduceType type) {
-  constexpr std::size_t kBytes[] = {4, 4, 8, 8, 4, 8, 2, 2, 4, 8};
+  constexpr std::size_t kBytes[] = {4, 4, 8, 8, 4, 8, 2, 2, 4, 8, 4};
   return kBytes[static_cast<int>(type)];
 }
 
@@ -135,6 +136,8 @@ ReduceType reduce_type_of(TensorType type, ReduceOp op) {
       return ReduceType::kBF16;
     case TensorType::kF32:
       return ReduceType::kF32;
+    case TensorType::kF32Ftz:
+      return ReduceType::kF32Ftz;
     case TensorType::kF64:
       return ReduceType::kF64;
     default:
@@ -175,6 +178,8 @@ void reduce_elements(ReduceOp op, ReduceType type, std::span<std::byte> destinat
       });
     case ReduceType::kF32:
       return each<float>(destination, source, add_f32);
+    case ReduceType::kF32Ftz:
+      return each<float>(destination, source, add_f32_ftz);
     case ReduceType::kF64:
       return each<double>(destination, source, [](double a, double b) { return a + b; });
   }

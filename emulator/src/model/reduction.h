@@ -9,10 +9,12 @@
 
 /// Element operations of bulk and tensor reductions. Source: PTX ISA 9.0, sections 9.7.9.25.4.2
 /// and 9.7.9.25.5.3 (valid combinations, rounding, flushing); inc and dec as in atom (9.7.13.6).
-/// f16 and bf16 add keep subnormals (.noftz is mandatory), f32 add flushes subnormal inputs and
-/// results to zeros of the same sign; all round to nearest even, an f16 overflow is infinity.
-/// Unconfirmed: min and max of f16 and bf16 with NaN (here as max.f16: the other operand, canonical
-/// NaN where both are) and of zeros (here -0 < +0).
+/// All additions round to nearest even; an f16 overflow is infinity; f16 and bf16 keep subnormals.
+/// Measured on an H200: f32 add keeps subnormals too, in the 1-D form and for FLOAT32 maps,
+/// although the ISA says that the 1-D form flushes them; maps of type FLOAT32_FTZ flush inputs and
+/// results to zeros of the same sign. Portable programs depend on neither. Measured likewise: min
+/// and max of f16 and bf16 take the operand that is not NaN (canonical NaN where both are), and -0
+/// < +0.
 namespace mxfa::emu::model {
 
 enum class ReduceOp : std::uint8_t { kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
@@ -27,6 +29,7 @@ enum class ReduceType : std::uint8_t {
   kBF16,
   kF32,
   kF64,
+  kF32Ftz,  ///< of tensor maps only
 };
 enum class ReduceTarget : std::uint8_t {
   kGlobal,         ///< cp.reduce.async.bulk to global memory

@@ -11,9 +11,10 @@
 /// The 64-bit descriptors of matrices in shared memory. Sources: PTX ISA 9.0, sections
 /// 9.7.15.5.1.2 (wgmma) and 9.7.16.3 / 9.7.16.4.1 (tcgen05): fields, strides, canonical layouts.
 /// The exchange of chunks goes by the absolute shared address, also where the start address was
-/// advanced along K inside a row.
-/// Unconfirmed: a base offset other than 0. On wgmma it is taken from the line number before the
-/// exchange (what the formula of the ISA suggests); on tcgen05 it is an error.
+/// advanced along K inside a row; a base offset is taken from the line number before the exchange.
+/// Compared with an H200 (wgmma): all swizzles, K-major and MN-major, A and B, every start line
+/// with every base offset. Unconfirmed: a base offset other than 0 on tcgen05, where it is an
+/// error.
 namespace mxfa::emu::model {
 
 struct MatrixDescriptor {

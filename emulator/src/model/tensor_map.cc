@@ -12,6 +12,7 @@ namespace {
 constexpr std::uint64_t kMagic = 0x70616D726F736E74;  // "tnsormap"
 constexpr std::uint64_t kMaxStride = std::uint64_t{1} << 40;
 constexpr std::uint64_t kMaxDim = std::uint64_t{1} << 32;
+constexpr std::uint64_t kMaxBoxBytes = 227 * 1024;  // shared memory of a CTA
 
 /// What lies in the 128 bytes. Enums keep the numbers of their source so that a bad one can be
 /// told at use.
@@ -150,6 +151,10 @@ TensorMap check(const Record& record) {
   if (record.fill != 0 && !is_float(map.type)) {
     fault("oobFill", "NONE for types that are not floating point", "NAN_REQUEST_ZERO_FMA");
   }
+  if (map.box_bytes() > kMaxBoxBytes) {
+    fault("boxDim", fmt::format("a box of at most {} bytes", kMaxBoxBytes),
+          fmt::format("{} bytes", map.box_bytes()));
+  }
   map.l2_promotion = record.l2_promotion;
   map.fill_nan = record.fill != 0;
   return map;
@@ -266,6 +271,12 @@ TensorMapRecord encode_tiled(const TiledArguments& arguments) {
       static_cast<std::uint8_t>(arguments.swizzle > 3 ? arguments.swizzle - 3 : 0);
   record.l2_promotion = static_cast<std::uint8_t>(arguments.l2_promotion);
   record.fill = static_cast<std::uint8_t>(arguments.oob_fill);
+  if (!arguments.sm_100 && record.swizzle_atom != 0) {
+    fault("swizzle", "at most SWIZZLE_128B before sm_100", arguments.swizzle);
+  }
+  if (!arguments.sm_100 && arguments.data_type >= 13) {
+    fault("tensorDataType", "at most TFLOAT32_FTZ before sm_100", arguments.data_type);
+  }
   check(record);
   TensorMapRecord bytes{};
   store(record, bytes);

@@ -11,8 +11,9 @@
 /// Tensor maps: the emulator's own 128-byte record in place of the driver's opaque one, written by
 /// encode_tiled() and read by the copies. Sources: cuda.h (CUDA 13.0), cuTensorMapEncodeTiled;
 /// PTX ISA 9.0, sections 5.5 (tensors) and 9.7.9.26 (tensormap.replace).
-/// Unconfirmed: whether the driver refuses strides smaller than the data of a dimension (zero
-/// included); they are accepted here, since only "multiple of 16, below 2^40" is documented.
+/// As the driver does on an H200: strides below the data of a dimension, zero included, are
+/// accepted; every step must be 1..8, the ignored first one too; a box must fit in shared memory.
+/// Unconfirmed: the exact limit of the box, between 224 KiB (accepted) and 232 KiB (refused).
 namespace mxfa::emu::model {
 
 inline constexpr std::size_t kTensorMapBytes = 128;
@@ -73,6 +74,8 @@ struct TiledArguments {
   std::uint32_t swizzle = 0;
   std::uint32_t l2_promotion = 0;
   std::uint32_t oob_fill = 0;
+  /// Swizzles of other than 16-byte atoms and packed types are refused before sm_100.
+  bool sm_100 = true;
 };
 
 using TensorMapRecord = std::array<std::byte, kTensorMapBytes>;

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "model/convert.h"
+
 namespace mxfa::emu::model {
 namespace {
 
@@ -44,20 +46,26 @@ class Box {
             fmt::format("{:#x}", copy.smem_address));
     }
     check_type(what);
-    if (map_.box_bytes() > kMaxSharedBytes) {
-      fault(fmt::format("{} box", what), "at most 256 KiB of shared memory",
-            fmt::format("{} bytes", map_.box_bytes()));
-    }
     coords_ = copy.coords;
     base_ = copy.smem_address;
     elem_bytes_ = static_cast<std::uint32_t>(map_.strides[0]);
-    pitch_ = map_.box_elems(0) * elem_bytes_;
-    image_.resize((map_.box_bytes() + kLine - 1) / kLine * kLine);
+    row_bytes_ = map_.box_elems(0) * elem_bytes_;
+    pitch_ = map_.swizzle == Swizzle::kNone ? row_bytes_ : swizzle_width(map_.swizzle);
+    const std::uint64_t bytes = map_.box_bytes() / row_bytes_ * pitch_;
+    if (bytes > kMaxSharedBytes) {
+      fault(fmt::format("{} box", what), "at most 256 KiB of shared memory",
+            fmt::format("{} bytes", bytes));
+    }
+    if (std::int64_t{coords_[0]} * elem_bytes_ % kChunk != 0) {
+      fault(fmt::format("{} coordinate 0", what), "a multiple of 16 bytes",
+            fmt::format("{} elements of {}", coords_[0], elem_bytes_));
+    }
+    image_.resize((bytes + kLine - 1) / kLine * kLine);
     touched_.resize(image_.size() / kChunk);
   }
 
   std::uint32_t elem_bytes() const { return elem_bytes_; }
-  std::uint32_t pitch() const { return pitch_; }
+  std::uint32_t row_bytes() const { return row_bytes_; }
 
   /// Calls visit(row) for every row of the box, those outside the tensor with an empty range.
   template <class Visit>
@@ -109,9 +117,6 @@ class Box {
  private:
   void check_type(std::string_view what) const {
     switch (map_.type) {
-      case TensorType::kF32Ftz:
-      case TensorType::kTF32:
-      case TensorType::kTF32Ftz:
       case TensorType::kB4x16:
       case TensorType::kB4x16P64:
       case TensorType::kB6x16P32:
@@ -146,7 +151,8 @@ class Box {
   std::span<const std::int32_t> coords_;
   std::uint32_t base_ = 0;
   std::uint32_t elem_bytes_ = 1;
-  std::uint32_t pitch_ = 0;
+  std::uint32_t row_bytes_ = 0;
+  std::uint32_t pitch_ = 0;  ///< from row to row in shared memory
   std::vector<std::byte> image_;
   std::vector<bool> touched_;
 };
@@ -156,9 +162,19 @@ void fill_outside(const TensorMap& map, std::span<std::byte> row) {
     std::ranges::fill(row, std::byte{0});
     return;
   }
-  const std::size_t bytes = map.strides[0];
   for (std::size_t at = 0; at < row.size(); ++at) {
-    row[at] = at % bytes == bytes - 1 ? std::byte{0x7F} : std::byte{0xFF};  // little endian
+    row[at] = at % 2 == 0 ? std::byte{0xF7} : std::byte{0x7F};
+  }
+}
+
+/// What a load does to its elements: TF32 types round.
+void convert_loaded(const TensorMap& map, std::span<std::byte> elements) {
+  if (map.type != TensorType::kTF32 && map.type != TensorType::kTF32Ftz) return;
+  for (std::size_t at = 0; at < elements.size(); at += 4) {
+    float value;
+    std::memcpy(&value, elements.data() + at, 4);
+    const std::uint32_t bits = encode_small(SmallFloat::kTF32, value);
+    std::memcpy(elements.data() + at, &bits, 4);
   }
 }
 
@@ -186,7 +202,7 @@ CopyTrace from_shared(const TileCopy& copy, std::string_view what, Sink sink) {
   box.each_run(trace.smem, [&](std::uint64_t address, std::span<std::byte> bytes) {
     copy.smem.read(address, bytes);
   });
-  std::vector<std::byte> bytes(box.pitch());
+  std::vector<std::byte> bytes(box.row_bytes());
   box.each_row([&](const Row& row) {
     if (row.begin == row.end) return;
     box.each_chunk(row, row.begin * elem, row.end * elem,
@@ -247,15 +263,17 @@ CopyTrace tile_load(const TileCopy& copy) {
   CopyTrace trace;
   trace.bytes = copy.map.box_bytes();
   const std::uint32_t elem = box.elem_bytes();
-  std::vector<std::byte> bytes(box.pitch());
+  std::vector<std::byte> bytes(box.row_bytes());
   box.each_row([&](const Row& row) {
     const std::uint64_t size = std::uint64_t{row.end - row.begin} * elem;
     if (size < bytes.size()) fill_outside(copy.map, bytes);
     if (size != 0) {
-      copy.gmem.read(row.gmem_address, std::span(bytes).subspan(row.begin * elem, size));
+      const auto inside = std::span(bytes).subspan(row.begin * elem, size);
+      copy.gmem.read(row.gmem_address, inside);
+      convert_loaded(copy.map, inside);
       append(trace.gmem, row.gmem_address, size);
     }
-    box.each_chunk(row, 0, box.pitch(), [&](std::uint32_t at, std::uint32_t image) {
+    box.each_chunk(row, 0, box.row_bytes(), [&](std::uint32_t at, std::uint32_t image) {
       std::memcpy(box.image(image), bytes.data() + at, kChunk);
       box.touch(image);
     });

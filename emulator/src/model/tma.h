@@ -13,11 +13,13 @@
 /// at once; when it happens is the scheduler's business. Sources: PTX ISA 9.0, sections 5.5.3
 /// (tile mode, out-of-boundary access), 5.5.7 (swizzle) and 9.7.9.25.4 / .5 (the instructions).
 ///
-/// Unconfirmed: the 128-byte alignment of the shared address (CUDA programming guide, not the
-/// ISA); the bits of OOB-NaN (here all ones but the sign); an inner box narrower than the swizzle
-/// row (here rows stay dense and the exchange goes by absolute address).
-/// Not modelled: im2col modes, gather4 / scatter4, FTZ and TF32 element types (they convert),
-/// packed 4 and 6-bit types.
+/// Measured on an H200, where the ISA is silent: the shared address is a multiple of 128; the first
+/// coordinate falls on a multiple of 16 bytes in every direction, and no coordinate of a store or
+/// reduction is negative (both end as an illegal instruction there); under a swizzle rows have the
+/// pitch of the swizzle's width, however narrow the box; complete_tx counts the box alone; OOB-NaN
+/// is 0x7FF7 in every 16 bits; loads of TF32 types round to nearest even, stores copy.
+/// Unconfirmed: the row pitch under 32 and 64-byte atoms.
+/// Not modelled: im2col modes, gather4 / scatter4, packed 4 and 6-bit types.
 namespace mxfa::emu::model {
 
 /// Memory under emulation; read and write throw where the range is not all inside.
@@ -70,8 +72,7 @@ struct TileCopy {
 };
 /// Global to shared. Elements outside the tensor become zero or OOB-NaN.
 CopyTrace tile_load(const TileCopy& copy);
-/// Shared to global. Elements outside the tensor are skipped; a negative start is an error, as
-/// section 9.7.9.25.5.1 forbids it in this direction.
+/// Shared to global. Elements outside the tensor are skipped.
 CopyTrace tile_store(const TileCopy& copy);
 CopyTrace tile_reduce(const TileCopy& copy, ReduceOp op);
 

@@ -11,6 +11,7 @@
 
 /// ldmatrix, stmatrix and movmatrix: which byte of which row a register byte is. Source: PTX ISA
 /// 9.0, sections 9.7.14.5.15 to .17; the pictures are missing from the text at hand.
+/// The 16-bit forms are compared with an H200.
 /// Unconfirmed: the byte forms (Blackwell), taken from the layouts that public libraries use. The
 /// forms that widen 4 and 6-bit elements are not modelled.
 namespace mxfa::emu::model {

@@ -11,7 +11,7 @@
 
 /// wgmma.mma_async of one warpgroup: D[64][n] += A[64][k] * B[k][n]. Sources: PTX ISA 9.0, sections
 /// 9.7.15.2 (shapes), 9.7.15.5.1.1 (register fragments; the figures are missing from the text at
-/// hand, the formulas are those of the public layouts of such fragments) and 9.7.15.5.2.
+/// hand) and 9.7.15.5.2. Fragments and arithmetic are compared with an H200, bit for bit.
 /// The functions compute at once; when operands are read and results appear is the scheduler's
 /// business. Sparse forms and b1 are not modelled.
 namespace mxfa::emu::model {

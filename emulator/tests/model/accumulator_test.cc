@@ -128,6 +128,28 @@ TEST(TensorCore, AlignedRulesMatchThePublishedModel) {
   }
 }
 
+TEST(TensorCore, SubnormalResultsKeepTheirOwnBits) {
+  std::mt19937 rng(8);
+  int subnormal = 0;
+  for (int run = 0; run < 4000; ++run) {
+    std::vector<float> a(8), b(8);
+    for (std::size_t k = 0; k < 8; ++k) {
+      a[k] = std::ldexp(random_value(MmaType::kTF32, rng, 4), -66 - static_cast<int>(rng() % 6));
+      b[k] = std::ldexp(random_value(MmaType::kTF32, rng, 4), -66 - static_cast<int>(rng() % 6));
+    }
+    const float c = bits_float(static_cast<std::uint32_t>(rng()) & 0x81FFFFFFu);
+    for (const AccumulatorRule rule : {kHopperFp8Accumulator, kBlackwellAccumulator}) {
+      const MmaElement mma{MmaType::kTF32, MmaType::kTF32, rule, 0};
+      const double want =
+          model_sum(a, b, c, MmaType::kTF32, MmaType::kTF32, -126, rule.fraction_bits, 0);
+      const float got = mma.f32(a, b, c);
+      ASSERT_EQ(float_bits(got), float_bits(truncated(want, rule.result_bits))) << run;
+      subnormal += got != 0.0f && magnitude(got) < 0x1p-126f ? 1 : 0;
+    }
+  }
+  EXPECT_GT(subnormal, 500);
+}
+
 // Fixed point of 128 bits in units of 2^-64 holds every sum of these types exactly.
 TEST(TensorCore, ExactRuleRoundsTheExactSumOnce) {
   std::mt19937 rng(2);

@@ -193,6 +193,61 @@ TEST(MmaUnit, HalfAccumulators) {
   }
 }
 
+TEST(MmaUnit, SubnormalHalfAccumulatorAlignsAtItsLeastExponent) {
+  // C is one half step, 2^-24; the products 2^-18 + 2^-18 and, with other signs, nothing else.
+  Multiplicand a{MmaType::kE4M3, 1, 32, std::vector<float>(32)};
+  Multiplicand b{MmaType::kE4M3, 16, 32, std::vector<float>(512)};
+  a.values[0] = a.values[1] = 0x1p-9f;
+  for (int n = 0; n < 16; ++n) {
+    b.values[n * 32] = 0x1p-9f;
+    b.values[n * 32 + 1] = std::ldexp(1.0f, -9 + n);
+  }
+  for (const ArithmeticMode mode : kModes) {
+    std::vector<std::uint16_t> d(16, 0x0001);
+    MmaUnit unit(mode);
+    unit.f16(a, b, true, d);
+    for (std::uint32_t n = 0; n < 16; ++n) {
+      const mx::MmaElement one{a.type, b.type, accumulator_rule(mode, a.type), 0};
+      ASSERT_EQ(d[n], one.f16(a.values, std::span(b.values).subspan(n * 32, 32), 0x0001)) << n;
+    }
+  }
+}
+
+TEST(MmaUnit, ExactSumsBeyondTwoDoubles) {
+  // The sum of the first two is a tie of FP32; 2^-100 decides it, but only where 2^-30 and its
+  // negative, which hide it from a sum of two doubles, leave it alone.
+  Multiplicand a{MmaType::kBF16, 1, 16, std::vector<float>(16)};
+  Multiplicand b{MmaType::kBF16, 16, 16, std::vector<float>(256)};
+  const float x[5] = {0x1p24f, 1.0f, 0x1p-30f, 0x1p-100f, -0x1p-30f};
+  for (int k = 0; k < 5; ++k) a.values[k] = x[k];
+  for (int n = 0; n < 16; ++n) {
+    for (int k = 0; k < 5; ++k) b.values[n * 16 + k] = n % 2 == 1 && k == 3 ? -1.0f : 1.0f;
+  }
+  std::vector<float> d(16);
+  MmaUnit unit(ArithmeticMode::kExact);
+  unit.f32(a, b, false, d);
+  for (int n = 0; n < 16; ++n) EXPECT_EQ(d[n], n % 2 == 1 ? 0x1p24f : 0x1p24f + 2.0f) << n;
+}
+
+TEST(MmaUnit, ExactSumsAtTheLimitOfOneDouble) {
+  // 2^w + 2^-w with every width around 53 bits, where the plain sum stops being exact.
+  for (int w = 20; w <= 34; ++w) {
+    Multiplicand a{MmaType::kBF16, 1, 16, std::vector<float>(16)};
+    Multiplicand b{MmaType::kBF16, 16, 16, std::vector<float>(256, 1.0f)};
+    a.values[0] = std::ldexp(1.0f, w);
+    a.values[1] = std::ldexp(1.0f, w - 24);  // a tie
+    a.values[2] = std::ldexp(1.0f, -w);
+    for (const float sign : {1.0f, -1.0f}) {
+      for (int n = 0; n < 16; ++n) b.values[n * 16 + 2] = sign;
+      std::vector<float> d(16);
+      MmaUnit unit(ArithmeticMode::kExact);
+      unit.f32(a, b, false, d);
+      const float big = std::ldexp(1.0f, w);
+      EXPECT_EQ(d[3], sign > 0 ? std::nextafterf(big, INFINITY) : big) << w;
+    }
+  }
+}
+
 TEST(MmaUnit, Integers) {
   std::mt19937 rng(6);
   std::vector<std::byte> a(4 * 32), b(8 * 32);

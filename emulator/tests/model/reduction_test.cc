@@ -68,9 +68,20 @@ TEST(Reduction, HalfAddsRoundOnceAndKeepSubnormals) {
   EXPECT_EQ(reduce<std::uint16_t>(ReduceOp::kAdd, ReduceType::kF16, 0x7C00, 0xFC00), 0x7FFF);
 }
 
-TEST(Reduction, FloatAddFlushesSubnormals) {
+TEST(Reduction, FloatAddKeepsSubnormals) {
   const auto add = [](std::uint32_t a, std::uint32_t b) {
     return reduce(ReduceOp::kAdd, ReduceType::kF32, a, b);
+  };
+  // Recorded on an H200.
+  EXPECT_EQ(add(0x006BD277, 0x00286352), 0x009435C9u);
+  EXPECT_EQ(add(0x804C360B, 0x00B6FEEF), 0x006AC8E4u);
+  EXPECT_EQ(add(0x801FAD0A, 0x00128EE5), 0x800D1E25u);
+  EXPECT_EQ(add(0x7F800000, 0xFF800000), 0x7FFFFFFFu);
+}
+
+TEST(Reduction, FlushingFloatAdd) {
+  const auto add = [](std::uint32_t a, std::uint32_t b) {
+    return reduce(ReduceOp::kAdd, ReduceType::kF32Ftz, a, b);
   };
   EXPECT_EQ(add(0x00000001, 0x3F800000), 0x3F800000u);
   EXPECT_EQ(add(0x007FFFFF, 0x00000000), 0x00000000u) << "subnormal input";
@@ -117,31 +128,31 @@ TEST(Reduction, HalfMinMax) {
 }
 
 TEST(Reduction, TableOfTheIsa) {
-  // Rows: op; columns: u32 s32 u64 s64 b32 b64 f16 bf16 f32 f64. 1 valid, 0 not.
+  // Rows: op; columns: u32 s32 u64 s64 b32 b64 f16 bf16 f32 f64 f32.ftz. 1 valid, 0 not.
   const struct {
     ReduceTarget target;
     ReduceOp op;
     const char* row;
   } table[] = {
-      {ReduceTarget::kGlobal, ReduceOp::kAdd, "1110001111"},
-      {ReduceTarget::kGlobal, ReduceOp::kMin, "1111001100"},
-      {ReduceTarget::kGlobal, ReduceOp::kMax, "1111001100"},
-      {ReduceTarget::kGlobal, ReduceOp::kInc, "1000000000"},
-      {ReduceTarget::kGlobal, ReduceOp::kDec, "1000000000"},
-      {ReduceTarget::kGlobal, ReduceOp::kAnd, "0000110000"},
-      {ReduceTarget::kGlobal, ReduceOp::kOr, "0000110000"},
-      {ReduceTarget::kGlobal, ReduceOp::kXor, "0000110000"},
-      {ReduceTarget::kTensor, ReduceOp::kAdd, "1110001110"},
-      {ReduceTarget::kTensor, ReduceOp::kMin, "1111001100"},
-      {ReduceTarget::kTensor, ReduceOp::kInc, "1000000000"},
-      {ReduceTarget::kTensor, ReduceOp::kXor, "0000110000"},
-      {ReduceTarget::kSharedCluster, ReduceOp::kAdd, "1110000000"},
-      {ReduceTarget::kSharedCluster, ReduceOp::kMax, "1100000000"},
-      {ReduceTarget::kSharedCluster, ReduceOp::kDec, "1000000000"},
-      {ReduceTarget::kSharedCluster, ReduceOp::kAnd, "0000100000"},
+      {ReduceTarget::kGlobal, ReduceOp::kAdd, "11100011110"},
+      {ReduceTarget::kGlobal, ReduceOp::kMin, "11110011000"},
+      {ReduceTarget::kGlobal, ReduceOp::kMax, "11110011000"},
+      {ReduceTarget::kGlobal, ReduceOp::kInc, "10000000000"},
+      {ReduceTarget::kGlobal, ReduceOp::kDec, "10000000000"},
+      {ReduceTarget::kGlobal, ReduceOp::kAnd, "00001100000"},
+      {ReduceTarget::kGlobal, ReduceOp::kOr, "00001100000"},
+      {ReduceTarget::kGlobal, ReduceOp::kXor, "00001100000"},
+      {ReduceTarget::kTensor, ReduceOp::kAdd, "11100011101"},
+      {ReduceTarget::kTensor, ReduceOp::kMin, "11110011000"},
+      {ReduceTarget::kTensor, ReduceOp::kInc, "10000000000"},
+      {ReduceTarget::kTensor, ReduceOp::kXor, "00001100000"},
+      {ReduceTarget::kSharedCluster, ReduceOp::kAdd, "11100000000"},
+      {ReduceTarget::kSharedCluster, ReduceOp::kMax, "11000000000"},
+      {ReduceTarget::kSharedCluster, ReduceOp::kDec, "10000000000"},
+      {ReduceTarget::kSharedCluster, ReduceOp::kAnd, "00001000000"},
   };
   for (const auto& entry : table) {
-    for (int type = 0; type < 10; ++type) {
+    for (int type = 0; type < 11; ++type) {
       const bool ok = message_of([&] {
                         check_reduction(entry.target, entry.op, static_cast<ReduceType>(type));
                       }) == "no error";
@@ -157,6 +168,7 @@ TEST(Reduction, TensorElementTypes) {
   EXPECT_EQ(reduce_type_of(TensorType::kS32, ReduceOp::kXor), ReduceType::kB32);
   EXPECT_EQ(reduce_type_of(TensorType::kS64, ReduceOp::kOr), ReduceType::kB64);
   EXPECT_EQ(reduce_type_of(TensorType::kBF16, ReduceOp::kAdd), ReduceType::kBF16);
+  EXPECT_EQ(reduce_type_of(TensorType::kF32Ftz, ReduceOp::kAdd), ReduceType::kF32Ftz);
   expect_fault([] { reduce_type_of(TensorType::kU8, ReduceOp::kAdd); }, "got UINT8");
 }
 

@@ -72,7 +72,11 @@ TEST(TensorMap, StepsThinOutTheBox) {
 TEST(TensorMap, LargestValuesAreAccepted) {
   EXPECT_EQ(spoiled([](Valid& v) { v.dims[1] = std::uint64_t{1} << 32; }), "no error");
   EXPECT_EQ(spoiled([](Valid& v) { v.strides[1] = (std::uint64_t{1} << 40) - 16; }), "no error");
-  EXPECT_EQ(spoiled([](Valid& v) { v.box[2] = 256; }), "no error");
+  EXPECT_EQ(spoiled([](Valid& v) {
+              v.box[1] = 1;
+              v.box[2] = 256;
+            }),
+            "no error");
   EXPECT_EQ(spoiled([](Valid& v) { v.arguments.rank = 5; }), "no error");
 }
 
@@ -148,6 +152,48 @@ TEST(TensorMap, PackedTypesHaveTheirOwnRules) {
               std::string::npos);
   }
   EXPECT_NE(packed(13, [](Valid& v) { v.dims[0] = 33; }).find("globalDim[0]"), std::string::npos);
+}
+
+// What the driver of an H200 accepted and refused.
+TEST(TensorMap, AsTheDriverDecides) {
+  const auto two = [](const std::function<void(Valid&)>& spoil) {
+    return spoiled([&](Valid& v) {
+             v.arguments.data_type = 0;
+             v.arguments.rank = 2;
+             v.arguments.swizzle = 0;
+             v.arguments.sm_100 = false;
+             v.dims[0] = 64;
+             v.box = {64, 4, 1, 1, 1};
+             spoil(v);
+           }) == "no error";
+  };
+  EXPECT_TRUE(two([](Valid&) {}));
+  EXPECT_TRUE(two([](Valid& v) { v.strides[0] = 0; }));
+  EXPECT_TRUE(two([](Valid& v) { v.strides[0] = 16; }));
+  EXPECT_FALSE(two([](Valid& v) { v.strides[0] = 72; }));
+  EXPECT_FALSE(two([](Valid& v) { v.steps[0] = 0; }));
+  EXPECT_FALSE(two([](Valid& v) { v.steps[0] = 9; }));
+  EXPECT_FALSE(two([](Valid& v) { v.arguments.swizzle = 4; }));
+  EXPECT_FALSE(two([](Valid& v) { v.arguments.swizzle = 6; }));
+  EXPECT_FALSE(two([](Valid& v) {
+    v.arguments.data_type = 14;
+    v.dims[0] = v.box[0] = 128;
+  }));
+  EXPECT_TRUE(two([](Valid& v) { v.arguments.global_address = 0; }));
+  const auto box = [&](std::uint32_t type, std::uint32_t rows, std::uint32_t planes) {
+    return two([&](Valid& v) {
+      v.arguments.data_type = type;
+      v.arguments.rank = 3;
+      v.box = {256, rows, planes, 1, 1};
+    });
+  };
+  EXPECT_TRUE(box(0, 256, 1));
+  EXPECT_TRUE(box(0, 224, 4));
+  EXPECT_FALSE(box(0, 232, 4));
+  EXPECT_TRUE(box(7, 224, 1));
+  EXPECT_FALSE(box(7, 232, 1));
+  EXPECT_TRUE(box(8, 112, 1));
+  EXPECT_FALSE(box(8, 120, 1));
 }
 
 TEST(TensorMap, ForeignBytesAreRefused) {
