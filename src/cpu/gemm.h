@@ -47,9 +47,8 @@ struct GemmQuantizeSpec {
 };
 
 /// y = x w^T, x [tokens, k], w [num_heads * head_dim, k]: one pass, each group of 32 tokens is
-/// quantized while its sums are hot. The payload is that of y rounded to BF16, so it is the one
-/// that attention would make of a BF16 y. Payload tokens behind the last sequence are 0, and so are
-/// scales there.
+/// quantized from its FP32 sums while they are hot. Tokens behind the last sequence get payload 0,
+/// and scale 0 where they have one.
 void gemm_quantize(const MatrixOperand& x, const MatrixOperand& w, const GemmQuantizeSpec& spec,
                    const GemmQuantizeOutputs& outputs);
 

@@ -119,6 +119,11 @@ struct Kernels {
   /// out[i] = BF16(decode_e4m3(codes[i]) * scales[i]); scales are powers of two.
   void (*decode_e4m3)(const std::uint8_t* codes, const float* scales, std::uint16_t* out,
                       std::int64_t count);
+  /// Sum of squares of a row in the order of mx/row_sum.h, bit for bit on every machine.
+  float (*sum_squares)(const float* values, std::int64_t count);
+  /// y[i] = x[i] * factor * weight[i], rounded twice.
+  void (*normalize)(const float* x, float factor, const float* weight, float* y,
+                    std::int64_t count);
 };
 
 /// The fastest table that this machine runs, unless force_isa() said otherwise.

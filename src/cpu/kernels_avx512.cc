@@ -1,6 +1,7 @@
 #include <cstdint>
 
 #include "cpu/kernels.h"
+#include "mx/row_sum.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -310,7 +310,98 @@ void decode_e4m3_row(const std::uint8_t* codes, const float* scales, std::uint16
   }
 }
 
+/// Four vectors of adjacent columns to the four vectors of columns equal modulo 4.
+MXFA_CPU_INLINE void split_by_four(VF v[4]) {
+#if defined(MXFA_CPU_AVX512)
+#define MXFA_EVENS(a, b) \
+  __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#define MXFA_ODDS(a, b) \
+  __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
+#elif defined(MXFA_CPU_AVX2)
+#define MXFA_EVENS(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14)
+#define MXFA_ODDS(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15)
+#else
+#define MXFA_EVENS(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6)
+#define MXFA_ODDS(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7)
+#endif
+  const VF evens_low = MXFA_EVENS(v[0], v[1]), evens_high = MXFA_EVENS(v[2], v[3]);
+  const VF odds_low = MXFA_ODDS(v[0], v[1]), odds_high = MXFA_ODDS(v[2], v[3]);
+  v[0] = MXFA_EVENS(evens_low, evens_high);
+  v[1] = MXFA_EVENS(odds_low, odds_high);
+  v[2] = MXFA_ODDS(evens_low, evens_high);
+  v[3] = MXFA_ODDS(odds_low, odds_high);
+#undef MXFA_EVENS
+#undef MXFA_ODDS
+}
+
+/// v * v + sum, rounded once whatever the target.
+MXFA_CPU_INLINE VF add_square(VF v, VF sum) {
+#if defined(MXFA_CPU_AVX512) || defined(MXFA_CPU_AVX2)
+  return fma(v, v, sum);
+#else
+  for (int i = 0; i < kV; ++i) sum[i] = __builtin_fmaf(v[i], v[i], sum[i]);
+  return sum;
+#endif
+}
+
+/// Adds one step of kStep columns to its lanes.
+MXFA_CPU_INLINE void add_step(const float* values, VF lanes[mx::row_sum::kLanes / kV]) {
+  for (int group = 0; group < mx::row_sum::kLanes / kV; ++group) {
+    VF v[4];
+    for (int i = 0; i < 4; ++i) v[i] = load<VF>(values + (group * 4 + i) * kV);
+    split_by_four(v);
+    for (int i = 0; i < 4; ++i) lanes[group] = add_square(v[i], lanes[group]);
+  }
+}
+
+float sum_squares(const float* values, std::int64_t count) {
+  namespace order = mx::row_sum;
+  static_assert(order::kVector == 4);
+  float total = 0.0f;
+  for (std::int64_t first = 0; first < count; first += order::kChunk) {
+    const std::int64_t end = first + order::kChunk < count ? first + order::kChunk : count;
+    VF lanes[order::kLanes / kV] = {};
+    std::int64_t col = first;
+    for (; col + order::kStep <= end; col += order::kStep) add_step(values + col, lanes);
+    if (col < end) {
+      float rest[order::kStep] = {};  // fma(0, 0, lane) changes nothing
+      for (std::int64_t i = col; i < end; ++i) rest[i - col] = values[i];
+      add_step(rest, lanes);
+    }
+    float sums[order::kLanes];
+    for (int group = 0; group < order::kLanes / kV; ++group) {
+      store(sums + group * kV, lanes[group]);
+    }
+    for (int distance = order::kLanes / 2; distance > 0; distance /= 2) {
+      for (int lane = 0; lane < distance; ++lane) sums[lane] += sums[lane + distance];
+    }
+    total += sums[0];
+  }
+  return total;
+}
+
+void normalize(const float* x, float factor, const float* weight, float* y, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + kV <= count; i += kV) {
+    store(y + i, load<VF>(x + i) * splat(factor) * load<VF>(weight + i));
+  }
+  for (; i < count; ++i) y[i] = x[i] * factor * weight[i];
+}
+
 inline constexpr Kernels make_table(Isa isa, std::string_view name) {
-  return {isa,       name,     product,    softmax,         scores,         round_blocks,   round,
-          magnitude, exp2_row, interleave, transpose_pairs, round_bf16_row, decode_e4m3_row};
+  return {isa,
+          name,
+          product,
+          softmax,
+          scores,
+          round_blocks,
+          round,
+          magnitude,
+          exp2_row,
+          interleave,
+          transpose_pairs,
+          round_bf16_row,
+          decode_e4m3_row,
+          sum_squares,
+          normalize};
 }

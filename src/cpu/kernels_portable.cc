@@ -1,6 +1,7 @@
 #include <cstdint>
 
 #include "cpu/kernels.h"
+#include "mx/row_sum.h"
 
 #define MXFA_CPU_INLINE inline __attribute__((always_inline))
 

@@ -6,32 +6,14 @@
 
 #include "core/check.h"
 #include "core/parallel.h"
-#include "mx/bits.h"
+#include "cpu/kernels.h"
+#include "mx/convert.h"
 #include "mx/quantize.h"
 #include "mx/row_sum.h"
 #include "mx/scale_layout.h"
 
 namespace mxfa::cpu {
 namespace {
-
-float sum_of_squares(std::span<const std::uint16_t> row) {
-  using namespace mx::row_sum;
-  float total = 0.0f;
-  for (std::size_t first = 0; first < row.size(); first += kChunk) {
-    const auto chunk = row.subspan(first, std::min<std::size_t>(kChunk, row.size() - first));
-    float lanes[kLanes] = {};
-    for (std::size_t column = 0; column < chunk.size(); ++column) {
-      const float value = mx::decode_bf16(chunk[column]);
-      float& lane = lanes[lane_of(static_cast<std::int64_t>(column))];
-      lane = std::fma(value, value, lane);
-    }
-    for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-      for (int lane = 0; lane < distance; ++lane) lanes[lane] += lanes[lane + distance];
-    }
-    total += lanes[0];
-  }
-  return total;
-}
 
 class TileWriter {
  public:
@@ -91,19 +73,20 @@ void rmsnorm_quantize(std::span<const std::uint16_t> x, std::span<const std::uin
   expect_size(std::ssize(outputs.scales_dim), writer.bytes_dim(), "scales_dim");
   expect_size(std::ssize(outputs.scales_rows), writer.bytes_rows(), "scales_rows");
   expect_size(std::ssize(outputs.rstd), rows, "rstd");
+  std::vector<float> weights(static_cast<std::size_t>(dim));
+  mx::decode_bf16_row(weight.data(), weights.data(), dim);
   core::parallel_for(writer.padded_groups(), [&](std::int64_t group) {
     const std::int64_t first = group * kScaleBlock;
     const std::int64_t count = std::min<std::int64_t>(kScaleBlock, rows - first);
     if (count <= 0) return writer.write(group, {});
     std::vector<float> y(static_cast<std::size_t>(count * dim));
     for (std::int64_t r = 0; r < count; ++r) {
-      const auto row = x.subspan((first + r) * dim, dim);
-      const float mean = sum_of_squares(row) / static_cast<float>(dim);
+      float* const row = y.data() + r * dim;
+      mx::decode_bf16_row(x.data() + (first + r) * dim, row, dim);
+      const float mean = kernels().sum_squares(row, dim) / static_cast<float>(dim);
       const float rstd = 1.0f / std::sqrt(mean + eps);
       outputs.rstd[first + r] = rstd;
-      for (std::int64_t d = 0; d < dim; ++d) {
-        y[r * dim + d] = mx::decode_bf16(row[d]) * rstd * mx::decode_bf16(weight[d]);
-      }
+      kernels().normalize(row, rstd, weights.data(), row, dim);
     }
     std::vector<std::uint8_t> scales(static_cast<std::size_t>(dim / kScaleBlock));
     mx::RowGroupQuantizer({.block_shape = BlockShape::k32x32}, dim)

@@ -27,6 +27,10 @@ class Buffer {
     size_ = count;
   }
   T* data() { return data_.get(); }
+  T* reserve(std::int64_t count) {
+    resize(count);
+    return data();
+  }
   T& operator[](std::int64_t index) { return data_.get()[index]; }
 
  private:
