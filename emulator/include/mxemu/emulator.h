@@ -1,0 +1,128 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "mxemu/error.h"
+#include "mxemu/memory.h"
+
+/// Runs PTX kernels on the CPU. One Module is one PTX text; kernels see the GlobalMemory that it
+/// was loaded into. Everything throws PtxError.
+namespace mxfa::emu {
+
+/// Who goes next. Every policy is legal behaviour of the hardware: a correct kernel gives the same
+/// result under all of them.
+enum class Policy : std::uint8_t {
+  kRandom,    ///< warps and asynchronous work in any order
+  kEarliest,  ///< asynchronous work completes as soon as it is issued
+  kLatest,    ///< asynchronous work completes only when no warp can go on without it
+  kLifo,      ///< the newest asynchronous work first, the last warps first
+  kStarve,    ///< one warp of each block (picked by the seed) runs only when no other one can
+};
+
+/// Arithmetic of FP8 matrix instructions.
+enum class Fp8Mode : std::uint8_t { kExact, kHopper };
+
+struct LaunchOptions {
+  std::uint64_t seed = 0;  ///< the same seed, policy and threads give the same interleaving
+  Policy policy = Policy::kRandom;
+  int threads = 1;                  ///< host threads
+  int resident_clusters = 4;        ///< clusters that a host thread interleaves
+  bool check_uninitialised = true;  ///< reads of bytes that nobody wrote are errors
+  /// Diverged lanes meet again as soon as their paths join; off: only where instructions demand it.
+  bool converge = true;
+  Fp8Mode fp8 = Fp8Mode::kExact;
+  /// Warp instructions without any effect after which the program counts as stuck in a loop.
+  std::uint64_t spin_budget = std::uint64_t{1} << 26;
+  std::function<void(const std::string&)> print;  ///< receives printf's output; may be empty
+};
+
+struct LaunchConfig {
+  std::array<std::uint32_t, 3> grid{1, 1, 1};
+  std::array<std::uint32_t, 3> block{1, 1, 1};
+  std::array<std::uint32_t, 3> cluster{0, 0, 0};  ///< zeros: what the kernel asks for, else 1
+  std::uint32_t dynamic_shared_bytes = 0;
+};
+
+struct LaunchStats {
+  std::uint64_t warp_instructions = 0;
+  std::uint64_t thread_instructions = 0;  ///< warp instructions times the lanes at them
+};
+
+struct ParamInfo {
+  std::string name;
+  std::uint32_t offset = 0;
+  std::uint32_t bytes = 0;
+};
+
+struct EntryInfo {
+  std::string name;
+  std::vector<ParamInfo> params;
+  std::uint32_t shared_bytes = 0;    ///< static
+  std::uint32_t local_bytes = 0;     ///< of one thread
+  std::uint32_t register_bytes = 0;  ///< of one warp, in the emulator
+  std::uint32_t instructions = 0;
+};
+
+/// Kernel arguments in the order of the parameters.
+class Arguments {
+ public:
+  template <class T>
+  Arguments& add(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return add_bytes(&value, sizeof(T));
+  }
+  Arguments& add_bytes(const void* data, std::size_t bytes) {
+    const auto* begin = static_cast<const std::byte*>(data);
+    values_.emplace_back(begin, begin + bytes);
+    return *this;
+  }
+  const std::vector<std::vector<std::byte>>& values() const { return values_; }
+
+ private:
+  std::vector<std::vector<std::byte>> values_;
+};
+
+class Module {
+ public:
+  /// Parses the text and places its variables. `memory` must outlive the module.
+  Module(const std::string& ptx, const std::string& name, GlobalMemory& memory);
+  ~Module();
+  Module(Module&&) noexcept;
+  Module& operator=(Module&&) noexcept;
+
+  std::vector<std::string> entries() const;
+  /// Makes the entry executable (the first time) and describes it.
+  EntryInfo entry(const std::string& name) const;
+  const std::string& target() const;
+  /// Host address of a .global or .const variable of the text, null where there is none.
+  std::byte* variable(const std::string& name) const;
+
+  LaunchStats launch(const std::string& entry, const LaunchConfig& config,
+                     const Arguments& arguments, const LaunchOptions& options = {}) const;
+  /// With the parameter block as the driver lays it out.
+  LaunchStats launch(const std::string& entry, const LaunchConfig& config,
+                     std::span<const std::byte> params, const LaunchOptions& options = {}) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// A statement that the emulator cannot run.
+struct LintFinding {
+  std::uint32_t line = 0;
+  std::string opcode;
+  std::string reason;
+};
+/// Parses a text and looks up every opcode of every entry. Malformed text throws.
+std::vector<LintFinding> lint(const std::string& ptx, const std::string& name);
+
+}  // namespace mxfa::emu

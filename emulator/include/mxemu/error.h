@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "mxfa/error.h"
+
+namespace mxfa::emu {
+
+/// Where in a PTX text something happened.
+struct PtxLocation {
+  std::string file;
+  std::uint32_t line = 0;  ///< from 1; 0 where no line is to blame
+  std::string text;        ///< the statement, shortened
+};
+
+/// What every function of the emulator throws: malformed or unknown PTX, and what a running
+/// program does wrong. what() is "file:line: reason: 'text'".
+class PtxError : public Error {
+ public:
+  PtxError(PtxLocation location, std::string reason, ErrorKind kind = ErrorKind::kInvalidArgument);
+
+  const PtxLocation& location() const noexcept { return location_; }
+  const std::string& reason() const noexcept { return reason_; }
+
+ private:
+  PtxLocation location_;
+  std::string reason_;
+};
+
+}  // namespace mxfa::emu

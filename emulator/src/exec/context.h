@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ir/inst.h"
+
+/// What lane kernels see of a warp. Plain data; see ir/inst.h.
+namespace mxfa::emu::exec {
+
+inline constexpr int kLanes = 32;
+inline constexpr std::uint32_t kFullMask = 0xFFFFFFFFu;
+
+struct Context {
+  std::byte* base[2] = {};  ///< registers; end of the constant pool
+  std::uint32_t* preds = nullptr;
+  std::uint32_t carry = 0;  ///< CC.CF of each lane
+
+  template <class Slot>
+  [[gnu::always_inline]] inline Slot* row(std::int32_t offset) const {
+    return reinterpret_cast<Slot*>(base[offset < 0 ? 1 : 0] + offset);
+  }
+  [[gnu::always_inline]] inline std::uint32_t pred(std::int32_t operand) const {
+    return preds[operand >> 1] ^ (0u - static_cast<std::uint32_t>(operand & 1));
+  }
+  [[gnu::always_inline]] inline void set_pred(std::int32_t operand, std::uint32_t bits,
+                                              std::uint32_t mask) const {
+    std::uint32_t& slot = preds[operand >> 1];
+    slot = (slot & ~mask) | (bits & mask);
+  }
+};
+
+}  // namespace mxfa::emu::exec

@@ -1,0 +1,149 @@
+#pragma once
+
+#include <cstdint>
+
+#include "exec/context.h"
+
+/// Handlers of everything but lane kernels, and what they read from Inst::a, b, c, imm. The layout
+/// of op[] follows the operand list of the opcode table: one entry an operand, two for p|q and d|p.
+/// Handlers with a Warp behind the context (all here) may be called with exec::Warp only.
+namespace mxfa::emu::exec {
+
+// ---- Memory ------------------------------------------------------------------------------------
+enum class MemorySpace : std::uint8_t { kGeneric, kGlobal, kConst, kShared, kLocal, kParam };
+
+/// Inst::c of every instruction with an address operand.
+struct AccessFlags {
+  static constexpr std::uint8_t kWideAddress = 1;  ///< the address row has 8-byte slots
+  static constexpr std::uint8_t kSigned = 2;       ///< loads extend the sign
+  static constexpr std::uint8_t kWideData = 4;     ///< data rows have 8-byte slots
+  static constexpr std::uint8_t kStrong = 8;       ///< volatile, relaxed, acquire, release
+  static constexpr std::uint8_t kVariable = 16;    ///< the address is a variable's: imm alone
+};
+
+// Inst::a is the MemorySpace, b the number of elements, op[1] the address, to which imm is added.
+// The data rows are lists[extra..extra + b).
+template <int kBytes>
+void load(Context& c, const ir::Inst& in, std::uint32_t mask);
+template <int kBytes>
+void store(Context& c, const ir::Inst& in, std::uint32_t mask);
+
+enum class AtomicOp : std::uint8_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExch, kInc, kDec, kCas };
+enum class AtomicType : std::uint8_t {
+  kU32,
+  kS32,
+  kU64,
+  kS64,
+  kB16,
+  kF16,
+  kF16x2,
+  kBF16,
+  kBF16x2,
+  kF32,
+  kF64
+};
+/// op = {d or kNoOperand, address, -, c of cas}. extra = op | type << 8 | first list entry << 16;
+/// the operand's rows are in the list.
+void atomic(Context& c, const ir::Inst& in, std::uint32_t mask);
+
+// op[1] = address, lists = b rows, op[2] = transposed, op[3] = 8-bit elements.
+void load_matrix(Context& c, const ir::Inst& in, std::uint32_t mask);
+void store_matrix(Context& c, const ir::Inst& in, std::uint32_t mask);
+void move_matrix(Context& c, const ir::Inst& in, std::uint32_t mask);
+
+// ---- Registers and predicates -----------------------------------------------------------------
+enum class PredOp : std::uint8_t { kAnd, kOr, kXor, kNot, kMov };
+void predicate_logic(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = PredOp
+/// op[0] = d; imm = SpecialRegister.
+void read_special(Context& c, const ir::Inst& in, std::uint32_t mask);
+/// op[0] = d, imm = offset: an address in the CTA's own shared memory; a = slot bytes.
+void shared_address(Context& c, const ir::Inst& in, std::uint32_t mask);
+/// Joins b rows of lists[extra..] into op[0], or splits op[0] into them; a = bits of a part, c =
+/// slot bytes of a part.
+void pack_rows(Context& c, const ir::Inst& in, std::uint32_t mask);
+void unpack_rows(Context& c, const ir::Inst& in, std::uint32_t mask);
+void move_128(Context& c, const ir::Inst& in, std::uint32_t mask);
+
+enum class SpecialRegister : std::uint8_t {
+  kTidX,
+  kTidY,
+  kTidZ,
+  kNtidX,
+  kNtidY,
+  kNtidZ,
+  kCtaidX,
+  kCtaidY,
+  kCtaidZ,
+  kNctaidX,
+  kNctaidY,
+  kNctaidZ,
+  kLaneId,
+  kWarpId,
+  kNwarpId,
+  kSmId,
+  kNsmId,
+  kGridId,
+  kClock,
+  kClockHi,
+  kClock64,
+  kGlobalTimer,
+  kGlobalTimerLo,
+  kGlobalTimerHi,
+  kLanemaskEq,
+  kLanemaskLe,
+  kLanemaskLt,
+  kLanemaskGe,
+  kLanemaskGt,
+  kClusteridX,
+  kClusteridY,
+  kClusteridZ,
+  kNclusteridX,
+  kNclusteridY,
+  kNclusteridZ,
+  kClusterCtaidX,
+  kClusterCtaidY,
+  kClusterCtaidZ,
+  kClusterNctaidX,
+  kClusterNctaidY,
+  kClusterNctaidZ,
+  kClusterCtarank,
+  kClusterNctarank,
+  kDynamicSmemSize,
+  kTotalSmemSize,
+  kCount
+};
+
+// ---- Lanes together ---------------------------------------------------------------------------
+enum class ShflMode : std::uint8_t { kUp, kDown, kBfly, kIdx };
+void shuffle(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = ShflMode
+enum class VoteMode : std::uint8_t { kAll, kAny, kUni, kBallot };
+void vote(Context& c, const ir::Inst& in, std::uint32_t mask);   ///< a = VoteMode
+void match(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = all, b = slot bytes
+void active_mask(Context& c, const ir::Inst& in, std::uint32_t mask);
+void elect(Context& c, const ir::Inst& in, std::uint32_t mask);
+enum class ReduxOp : std::uint8_t { kAdd, kMin, kMax, kAnd, kOr, kXor };
+struct ReduxFlags {
+  static constexpr std::uint8_t kSigned = 1;
+  static constexpr std::uint8_t kFloat = 2;
+  static constexpr std::uint8_t kAbs = 4;
+  static constexpr std::uint8_t kNan = 8;
+};
+void redux(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = ReduxOp, b = ReduxFlags
+
+// ---- Control ----------------------------------------------------------------------------------
+enum class BarrierOp : std::uint8_t { kSync, kArrive, kPopc, kAnd, kOr };
+/// op = {id, count, result, predicate}; a = BarrierOp, b = aligned.
+void cta_barrier(Context& c, const ir::Inst& in, std::uint32_t mask);
+void cluster_barrier(Context& c, const ir::Inst& in,
+                     std::uint32_t mask);  ///< a = wait, b = aligned
+void fence(Context& c, const ir::Inst& in, std::uint32_t mask);
+void no_operation(Context& c, const ir::Inst& in, std::uint32_t mask);
+void trap(Context& c, const ir::Inst& in, std::uint32_t mask);
+void call_printf(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< lists: format, arguments
+void call_assert(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< lists: the 5 parameters
+void set_max_registers(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = inc
+void grid_dependency(Context& c, const ir::Inst& in, std::uint32_t mask);
+void map_address(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = slot bytes, b = rank
+void is_space(Context& c, const ir::Inst& in, std::uint32_t mask);     ///< a = MemorySpace
+
+}  // namespace mxfa::emu::exec

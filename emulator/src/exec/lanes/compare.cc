@@ -1,0 +1,178 @@
+#include "exec/lanes/float_math.h"
+
+/// setp, set, selp, mov and the common conversions. PTX ISA 9.0, sections 9.7.6 and 9.7.9.
+namespace mxfa::emu::exec::MXEMU_ISA {
+namespace {
+
+template <class T, class F>
+void add_one(const KernelSink& s, const char* op, const char* type, F f) {
+  s.add("setp", op, type, compare<T>(f));
+}
+
+template <class T>
+void add_order(const KernelSink& s, const char* type) {
+  add_one<T>(s, "eq", type, [](T a, T b) { return a == b; });
+  add_one<T>(s, "ne", type, [](T a, T b) { return a != b; });
+  add_one<T>(s, "lt", type, [](T a, T b) { return a < b; });
+  add_one<T>(s, "le", type, [](T a, T b) { return a <= b; });
+  add_one<T>(s, "gt", type, [](T a, T b) { return a > b; });
+  add_one<T>(s, "ge", type, [](T a, T b) { return a >= b; });
+}
+
+template <class T>
+void add_unsigned_names(const KernelSink& s, const char* type) {
+  add_one<T>(s, "lo", type, [](T a, T b) { return a < b; });
+  add_one<T>(s, "ls", type, [](T a, T b) { return a <= b; });
+  add_one<T>(s, "hi", type, [](T a, T b) { return a > b; });
+  add_one<T>(s, "hs", type, [](T a, T b) { return a >= b; });
+}
+
+template <class T>
+void add_equality(const KernelSink& s, const char* type) {
+  add_one<T>(s, "eq", type, [](T a, T b) { return a == b; });
+  add_one<T>(s, "ne", type, [](T a, T b) { return a != b; });
+}
+
+struct Keep {
+  template <class T>
+  T operator()(T v) const {
+    return v;
+  }
+};
+struct Flush {
+  float operator()(float v) const { return flush(v); }
+};
+
+// Ordered comparisons are false for NaN, the ...u ones true.
+template <class T, class In>
+struct FloatCompare {
+  static T in(T v) { return In{}(v); }
+  static bool ordered(T a, T b) { return in(a) == in(a) && in(b) == in(b); }
+  void add(const KernelSink& s, const char* const (&n)[14], const char* type) const {
+    add_one<T>(s, n[0], type, [](T a, T b) { return in(a) == in(b); });
+    add_one<T>(s, n[1], type, [](T a, T b) { return ordered(a, b) && in(a) != in(b); });
+    add_one<T>(s, n[2], type, [](T a, T b) { return in(a) < in(b); });
+    add_one<T>(s, n[3], type, [](T a, T b) { return in(a) <= in(b); });
+    add_one<T>(s, n[4], type, [](T a, T b) { return in(a) > in(b); });
+    add_one<T>(s, n[5], type, [](T a, T b) { return in(a) >= in(b); });
+    add_one<T>(s, n[6], type, [](T a, T b) { return !ordered(a, b) || in(a) == in(b); });
+    add_one<T>(s, n[7], type, [](T a, T b) { return in(a) != in(b); });
+    add_one<T>(s, n[8], type, [](T a, T b) { return !(in(a) >= in(b)); });
+    add_one<T>(s, n[9], type, [](T a, T b) { return !(in(a) > in(b)); });
+    add_one<T>(s, n[10], type, [](T a, T b) { return !(in(a) <= in(b)); });
+    add_one<T>(s, n[11], type, [](T a, T b) { return !(in(a) < in(b)); });
+    add_one<T>(s, n[12], type, [](T a, T b) { return ordered(a, b); });
+    add_one<T>(s, n[13], type, [](T a, T b) { return !ordered(a, b); });
+  }
+};
+
+constexpr const char* kFloatNames[14] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "equ",
+                                         "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
+constexpr const char* kFloatFtzNames[14] = {"eq.ftz",  "ne.ftz",  "lt.ftz",  "le.ftz",  "gt.ftz",
+                                            "ge.ftz",  "equ.ftz", "neu.ftz", "ltu.ftz", "leu.ftz",
+                                            "gtu.ftz", "geu.ftz", "num.ftz", "nan.ftz"};
+
+void add_test(const KernelSink& s) {
+  // The second operand of the comparison is not used.
+  using T = float;
+  const auto add = [&](const char* name, auto f) { s.add("testp", name, "f32", compare<T>(f)); };
+  add("finite", [](T a, T) { return (bits_of(a) & 0x7F800000u) != 0x7F800000u; });
+  add("infinite", [](T a, T) { return (bits_of(a) & 0x7FFFFFFFu) == 0x7F800000u; });
+  add("number", [](T a, T) { return a == a; });
+  add("notanumber", [](T a, T) { return a != a; });
+  add("normal", [](T a, T) {
+    const U32 e = bits_of(a) & 0x7F800000u;
+    return e != 0 && e != 0x7F800000u;
+  });
+  add("subnormal",
+      [](T a, T) { return (bits_of(a) & 0x7F800000u) == 0 && (bits_of(a) & 0x7FFFFFu) != 0; });
+}
+
+void add_test64(const KernelSink& s) {
+  using T = double;
+  constexpr U64 kExponent = 0x7FF0000000000000u;
+  const auto add = [&](const char* name, auto f) { s.add("testp", name, "f64", compare<T>(f)); };
+  add("finite", [](T a, T) { return (bits_of(a) & kExponent) != kExponent; });
+  add("infinite", [](T a, T) { return bits_of(a) << 1 == kExponent << 1; });
+  add("number", [](T a, T) { return a == a; });
+  add("notanumber", [](T a, T) { return a != a; });
+  add("normal", [](T a, T) {
+    const U64 e = bits_of(a) & kExponent;
+    return e != 0 && e != kExponent;
+  });
+  add("subnormal", [](T a, T) { return (bits_of(a) & kExponent) == 0 && bits_of(a) << 1 != 0; });
+}
+
+/// d = p ? a : b; op[3] is the predicate.
+template <class T>
+void select(Context& c, const Inst& in, std::uint32_t mask) {
+  auto* d = c.row<Slot<T>>(in.op[0]);
+  const auto* a = c.row<const Slot<T>>(in.op[1]);
+  const auto* b = c.row<const Slot<T>>(in.op[2]);
+  const std::uint32_t p = c.pred(in.op[3]);
+  alignas(64) Slot<T> result[kLanes];
+  for (int i = 0; i < kLanes; ++i) result[i] = ((p >> i) & 1u) != 0 ? a[i] : b[i];
+  if (mask == kFullMask) {
+    __builtin_memcpy(d, result, sizeof(result));
+  } else {
+    blend(d, result, mask);
+  }
+}
+
+/// d = p ? one : 0: selects between all ones or 1.0 and zero; op[1] is the predicate.
+void expand_predicate(Context& c, const Inst& in, std::uint32_t mask) {
+  auto* d = c.row<Row32>(in.op[0]);
+  const std::uint32_t p = c.pred(in.op[1]);
+  const auto one = static_cast<U32>(in.imm);
+  alignas(64) Row32 result[kLanes];
+  for (int i = 0; i < kLanes; ++i) result[i] = ((p >> i) & 1u) != 0 ? one : 0u;
+  blend(d, result, mask);
+}
+
+void add_conversions(const KernelSink& s) {
+  using I32 = std::int32_t;
+  s.add("cvt", "u64", "u32", lane<U64(U32)>([](U32 a) { return U64{a}; }));
+  s.add("cvt", "s64", "u32", lane<U64(U32)>([](U32 a) { return U64{a}; }));
+  s.add("cvt", "s64", "s32", lane<I64(I32)>([](I32 a) { return I64{a}; }));
+  s.add("cvt", "u64", "s32", lane<I64(I32)>([](I32 a) { return I64{a}; }));
+  s.add("cvt", "u32", "u64", lane<U32(U64)>([](U64 a) { return static_cast<U32>(a); }));
+  s.add("cvt", "s32", "s64", lane<U32(U64)>([](U64 a) { return static_cast<U32>(a); }));
+  s.add("cvt", "u32", "u16", lane<U32(std::uint16_t)>([](std::uint16_t a) { return U32{a}; }));
+  s.add("cvt", "s32", "s16", lane<I32(std::int16_t)>([](std::int16_t a) { return I32{a}; }));
+  s.add("cvt", "u32", "u8", lane<U32(std::uint8_t)>([](std::uint8_t a) { return U32{a}; }));
+  s.add("cvt", "u16", "u32",
+        lane<std::uint16_t(U32)>([](U32 a) { return static_cast<std::uint16_t>(a); }));
+  s.add("cvt", "rn.f32", "s32", lane<float(I32)>([](I32 a) { return static_cast<float>(a); }));
+  s.add("cvt", "rn.f32", "u32", lane<float(U32)>([](U32 a) { return static_cast<float>(a); }));
+  s.add("cvt", "f64", "f32", lane<double(float)>([](float a) { return static_cast<double>(a); }));
+}
+
+}  // namespace
+
+void add_compare_kernels(const KernelSink& sink) {
+  add_order<std::uint16_t>(sink, "u16");
+  add_order<std::int16_t>(sink, "s16");
+  add_order<std::uint32_t>(sink, "u32");
+  add_order<std::int32_t>(sink, "s32");
+  add_order<std::uint64_t>(sink, "u64");
+  add_order<std::int64_t>(sink, "s64");
+  add_unsigned_names<std::uint16_t>(sink, "u16");
+  add_unsigned_names<std::uint32_t>(sink, "u32");
+  add_unsigned_names<std::uint64_t>(sink, "u64");
+  add_equality<std::uint16_t>(sink, "b16");
+  add_equality<std::uint32_t>(sink, "b32");
+  add_equality<std::uint64_t>(sink, "b64");
+  FloatCompare<float, Keep>{}.add(sink, kFloatNames, "f32");
+  FloatCompare<float, Flush>{}.add(sink, kFloatFtzNames, "f32");
+  FloatCompare<double, Keep>{}.add(sink, kFloatNames, "f64");
+  add_test(sink);
+  add_test64(sink);
+  sink.add("selp", "", "b32", &select<std::uint32_t>);
+  sink.add("selp", "", "b64", &select<std::uint64_t>);
+  sink.add("set", "", "expand", &expand_predicate);
+  sink.add("mov", "", "b32", lane<U32(U32)>([](U32 a) { return a; }));
+  sink.add("mov", "", "b64", lane<U64(U64)>([](U64 a) { return a; }));
+  add_conversions(sink);
+}
+
+}  // namespace mxfa::emu::exec::MXEMU_ISA

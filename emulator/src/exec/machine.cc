@@ -1,0 +1,72 @@
+#include "exec/machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace mxfa::emu::exec {
+
+Cta::Cta(Launch& the_launch, Cluster& the_cluster, const Dim3& id, std::uint32_t the_rank)
+    : launch(the_launch),
+      cluster(the_cluster),
+      ctaid(id),
+      rank(the_rank),
+      smem(the_launch.kernel->shared_bytes + the_launch.dynamic_shared) {
+  const auto threads = static_cast<std::uint32_t>(volume(launch.block));
+  for (std::uint32_t first = 0; first < threads; first += kLanes) {
+    warps.push_back(std::make_unique<Warp>(*this, first / kLanes,
+                                           std::min<std::uint32_t>(kLanes, threads - first)));
+  }
+  live_warps = static_cast<std::uint32_t>(warps.size());
+  for (std::size_t i = 0; i < barriers.size(); ++i) {
+    barriers[i].gate.name = fmt::format("barrier {}", i);
+    barriers[i].lanes.assign(warps.size(), 0);
+  }
+}
+
+std::string Cta::name() const {
+  return fmt::format("block ({},{},{})", ctaid[0], ctaid[1], ctaid[2]);
+}
+
+Cluster::Cluster(Launch& launch, Progress& the_progress, std::uint64_t the_index)
+    : progress(the_progress), index(the_index) {
+  const Dim3 clusters = launch.cluster_grid();
+  id = {static_cast<std::uint32_t>(index % clusters[0]),
+        static_cast<std::uint32_t>(index / clusters[0] % clusters[1]),
+        static_cast<std::uint32_t>(index / clusters[0] / clusters[1])};
+  const Dim3& size = launch.cluster;
+  std::uint32_t rank = 0;
+  for (std::uint32_t z = 0; z < size[2]; ++z) {
+    for (std::uint32_t y = 0; y < size[1]; ++y) {
+      for (std::uint32_t x = 0; x < size[0]; ++x) {
+        const Dim3 cta{id[0] * size[0] + x, id[1] * size[1] + y, id[2] * size[2] + z};
+        ctas.push_back(std::make_unique<Cta>(launch, *this, cta, rank++));
+      }
+    }
+  }
+  gate.name = "the cluster barrier";
+  arrived.assign(ctas.size() * ctas[0]->warps.size(), 0);
+}
+
+bool Cluster::exited() const {
+  return std::ranges::all_of(ctas, [](const auto& cta) { return cta->exited(); });
+}
+
+// Threads that have exited count as arrived.
+void Cluster::check_barrier() {
+  bool anybody = false;
+  std::size_t at = 0;
+  for (const auto& cta : ctas) {
+    for (const auto& warp : cta->warps) {
+      const std::uint32_t lanes = arrived[at++];
+      if ((warp->live() & ~lanes) != 0) return;
+      anybody |= lanes != 0;
+    }
+  }
+  if (!anybody) return;
+  std::ranges::fill(arrived, 0u);
+  ++gate.generation;
+  ++progress.count;
+}
+
+}  // namespace mxfa::emu::exec

@@ -1,0 +1,211 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "async/async_op.h"
+#include "exec/context.h"
+#include "ir/kernel.h"
+#include "mem/global.h"
+#include "mem/shared.h"
+
+/// The state of a running launch: clusters of CTAs of warps of fragments.
+namespace mxfa::emu::exec {
+
+using Dim3 = std::array<std::uint32_t, 3>;
+inline std::uint64_t volume(const Dim3& d) { return std::uint64_t{d[0]} * d[1] * d[2]; }
+
+struct Checks {
+  bool bounds = true;         ///< addresses outside every buffer (off: only for known programs)
+  bool uninitialised = true;  ///< reads of bytes that nobody wrote
+};
+
+/// What all CTAs of a launch share. Constant while it runs, but for the memory behind the pointers.
+struct Launch {
+  const ir::Kernel* kernel = nullptr;
+  Dim3 grid{1, 1, 1};
+  Dim3 block{1, 1, 1};
+  Dim3 cluster{1, 1, 1};
+  std::uint32_t dynamic_shared = 0;
+  std::vector<std::byte> params;
+  std::vector<std::byte> pool;  ///< the kernel's, with addresses of parameters filled in
+  std::shared_ptr<const mem::RegionTable> memory;
+  Checks checks;
+  bool converge = true;  ///< fragments meet again as soon as they can; off: only where they must
+  std::function<void(const std::string&)> print;
+
+  Dim3 cluster_grid() const {
+    return {grid[0] / cluster[0], grid[1] / cluster[1], grid[2] / cluster[2]};
+  }
+};
+
+/// A barrier's generation: waiters hold the number they saw and go on when it has changed.
+struct Gate {
+  std::uint64_t generation = 0;
+  std::string name;
+};
+
+enum class FragmentState : std::uint8_t {
+  kReady,
+  kMeeting,  ///< at `pc`, until the lanes that the instruction needs have arrived
+  kWarpBarrier,
+  kGate,   ///< until `gate` has moved on from `ticket`
+  kRetry,  ///< the instruction at `pc` could not be done yet
+};
+
+/// Lanes of a warp that are at the same instruction.
+struct Fragment {
+  std::uint32_t pc = 0;
+  std::uint32_t mask = 0;
+  FragmentState state = FragmentState::kReady;
+  const Gate* gate = nullptr;
+  std::uint64_t ticket = 0;
+  bool passed_over = false;  ///< it spins or polls: others of the warp go first
+  std::uint32_t streak = 0;  ///< instructions since others of the warp had a turn
+};
+
+enum class Outcome : std::uint8_t {
+  kRan,      ///< the budget is used up
+  kBlocked,  ///< no fragment can go on
+  kPolled,   ///< gave way: a poll failed, or sleep
+  kExited,
+};
+
+struct Cta;
+
+class Warp : public Context {
+ public:
+  Warp(Cta& cta, std::uint32_t index, std::uint32_t lanes);
+
+  /// Executes up to `budget` instructions. Throws PtxError for what the program does wrong.
+  Outcome run(std::uint32_t budget);
+  bool exited() const { return live_ == 0; }
+  bool runnable() const;
+
+  Cta& cta() { return *cta_; }
+  const Cta& cta() const { return *cta_; }
+  std::uint32_t index() const { return index_; }
+  std::uint32_t live() const { return live_; }
+  std::uint64_t executed() const { return executed_; }
+  std::uint64_t thread_instructions() const { return lanes_executed_; }
+  std::byte* local(int lane);
+  std::uint32_t lane_count() const { return lane_count_; }
+
+  // For handlers: what becomes of the fragment whose instruction is being executed.
+  void wait_at(const Gate& gate) { pending_gate_ = &gate; }
+  void pass_gate() { pending_gate_ = nullptr; }
+  void retry() { pending_retry_ = true; }
+  void give_way() { pending_yield_ = true; }
+  [[noreturn]] void fail(const ir::Inst& in, std::uint32_t mask, const std::string& reason) const;
+
+  /// One line for each fragment: what it is doing and where.
+  std::vector<std::string> describe() const;
+
+  mem::Region* last_region = nullptr;  ///< of global memory, the one last used
+  std::uint32_t cluster_waits = 0;     ///< lanes between arrive and wait of the cluster barrier
+  std::array<std::uint64_t, kLanes> cluster_tickets{};  ///< the generation they arrived in
+
+ private:
+  enum class Next : std::uint8_t { kContinue, kPick, kYield };
+  Fragment* pick();
+  void merge();
+  void wake();
+  void pass_over(Fragment& fragment);
+  bool can_meet(const Fragment& fragment) const;
+  bool members_present(const ir::Inst& in, std::uint32_t mask) const;
+  void release_warp_barrier();
+  Next run_fragment(std::size_t index, std::uint32_t& budget);
+  Next step(std::size_t index, const ir::Inst& in, std::uint32_t mask);
+  Next branch(std::size_t index, const ir::Inst& in, std::uint32_t mask);
+  Next leave(std::size_t index, std::uint32_t mask);
+  Next meet(std::size_t index, const ir::Inst& in, std::uint32_t mask);
+  Next finish(std::size_t index, const ir::Inst& in, std::uint32_t mask, bool always_yield);
+  void check_meeting_possible() const;
+  std::string describe_fragment(const Fragment& fragment) const;
+
+  Cta* cta_;
+  const ir::Inst* code_;
+  std::uint32_t index_;
+  std::uint32_t live_;
+  std::uint32_t lane_count_;
+  std::vector<Fragment> fragments_;
+  std::vector<std::byte> registers_;
+  std::vector<std::uint32_t> predicates_;
+  std::vector<std::byte> local_;
+  std::uint64_t executed_ = 0;
+  std::uint64_t lanes_executed_ = 0;
+  const Gate* pending_gate_ = nullptr;
+  bool pending_retry_ = false;
+  bool pending_yield_ = false;
+};
+
+/// bar.sync and its relatives; one of 16 in a CTA.
+struct NamedBarrier {
+  Gate gate;
+  std::uint32_t expected = 0;  ///< threads; 0: every warp of the CTA that is still there
+  std::uint32_t arrived = 0;   ///< threads, whole warps
+  bool in_use = false;
+  bool unnumbered = false;           ///< the barrier in use was given no thread count
+  std::vector<std::uint32_t> lanes;  ///< by warp: lanes that have arrived on their own
+  std::uint32_t votes_true = 0;
+  std::uint32_t votes = 0;
+  struct Result {
+    Warp* warp;
+    std::int32_t row;
+    std::uint32_t mask;
+    std::uint8_t operation;
+  };
+  std::vector<Result> results;
+};
+
+struct Cluster;
+
+struct Cta {
+  Cta(Launch& the_launch, Cluster& the_cluster, const Dim3& id, std::uint32_t the_rank);
+  Cta(const Cta&) = delete;
+  Cta& operator=(const Cta&) = delete;
+
+  void on_exit(std::uint32_t warp);  ///< lanes of the warp have exited
+  bool exited() const { return live_warps == 0; }
+
+  Launch& launch;
+  Cluster& cluster;
+  Dim3 ctaid;
+  std::uint32_t rank;  ///< in the cluster
+  mem::SharedMemory smem;
+  std::array<NamedBarrier, 16> barriers;
+  std::vector<std::unique_ptr<Warp>> warps;
+  std::uint32_t live_warps = 0;
+  async::AsyncQueue async;
+
+  std::uint32_t shared_base() const { return rank << mem::kRankShift; }
+  std::string name() const;
+};
+
+/// Counts effects that other warps or CTAs can see; a machine in which it stands still is stuck.
+struct Progress {
+  std::uint64_t count = 0;
+};
+
+struct Cluster {
+  Cluster(Launch& launch, Progress& the_progress, std::uint64_t index);
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  Cta* find(std::uint32_t rank) { return rank < ctas.size() ? ctas[rank].get() : nullptr; }
+  bool exited() const;
+  void check_barrier();  ///< completes the cluster barrier if everybody is there
+
+  Progress& progress;
+  std::uint64_t index;
+  Dim3 id;
+  std::vector<std::unique_ptr<Cta>> ctas;
+  Gate gate;
+  std::vector<std::uint32_t> arrived;  ///< by CTA and warp: lanes that have arrived
+};
+
+}  // namespace mxfa::emu::exec

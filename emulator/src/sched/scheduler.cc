@@ -1,0 +1,233 @@
+#include "sched/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace mxfa::emu::sched {
+namespace {
+
+constexpr std::uint32_t kMaxQuantum = 128;
+/// Rounds in which every poll fails before the launch counts as stuck: sleeps may run out.
+constexpr int kMaxRetries = 256;
+/// How long a stuck scheduler waits for the memory effects of other threads that also seem stuck.
+constexpr auto kGrace = std::chrono::milliseconds(200);
+
+}  // namespace
+
+Scheduler::Scheduler(exec::Launch& launch, const LaunchOptions& options, const Share& share,
+                     Team& team)
+    : launch_(launch),
+      options_(options),
+      share_(share),
+      team_(team),
+      random_(options.seed, share.first),
+      next_(share.first) {
+  victim_ = random_.next();
+}
+
+LaunchStats Scheduler::run() {
+  for (;;) {
+    admit();
+    if (residents_.empty()) return stats_;
+    if (team_.cancelled.load(std::memory_order_relaxed)) return stats_;
+    if (options_.policy == Policy::kEarliest) complete_all_async();
+    const Choice choice = choose();
+    if (choice.agent != nullptr) {
+      run_agent(*choice.agent);
+    } else if (choice.cta != nullptr) {
+      choice.cta->async.complete(choice.op);
+      ++progress_.count;
+    } else if (stuck()) {
+      report_stuck();
+    }
+    retire();
+  }
+}
+
+void Scheduler::admit() {
+  const auto limit = static_cast<std::size_t>(std::max(options_.resident_clusters, 1));
+  while (residents_.size() < limit && next_ < share_.count) {
+    Resident resident;
+    resident.cluster = std::make_unique<exec::Cluster>(launch_, progress_, next_);
+    next_ += share_.step;
+    for (const auto& cta : resident.cluster->ctas) {
+      for (const auto& warp : cta->warps) resident.agents.push_back({warp.get(), false, 0});
+    }
+    residents_.push_back(std::move(resident));
+  }
+}
+
+void Scheduler::retire() {
+  std::erase_if(residents_, [&](const Resident& resident) {
+    if (!resident.cluster->exited()) return false;
+    for (const Agent& agent : resident.agents) {
+      stats_.warp_instructions += agent.warp->executed();
+      stats_.thread_instructions += agent.warp->thread_instructions();
+    }
+    return true;
+  });
+}
+
+bool Scheduler::can_run(const Agent& agent) const {
+  return !agent.warp->exited() && (!agent.waiting || agent.seen != progress_.count);
+}
+
+bool Scheduler::is_victim(const Agent& agent) const {
+  return options_.policy == Policy::kStarve &&
+         agent.warp->index() == victim_ % agent.warp->cta().warps.size();
+}
+
+Scheduler::Choice Scheduler::choose() {
+  const bool async_last = options_.policy == Policy::kLatest;
+  if (!async_last && options_.policy != Policy::kEarliest && random_.below(4) == 0) {
+    const Choice choice = choose_async(options_.policy == Policy::kLifo);
+    if (choice.cta != nullptr) return choice;
+  }
+  const Choice warp = choose_warp();
+  return warp.agent != nullptr ? warp : choose_async(options_.policy == Policy::kLifo);
+}
+
+Scheduler::Choice Scheduler::choose_warp() {
+  std::size_t candidates = 0;
+  std::size_t preferred = 0;
+  for (Resident& resident : residents_) {
+    for (const Agent& agent : resident.agents) {
+      if (!can_run(agent)) continue;
+      ++candidates;
+      if (!is_victim(agent)) ++preferred;
+    }
+  }
+  if (candidates == 0) return {};
+  const bool only_preferred = preferred > 0;
+  const std::size_t count = only_preferred ? preferred : candidates;
+  std::size_t wanted = 0;
+  switch (options_.policy) {
+    case Policy::kEarliest:
+      wanted = turn_++ % count;
+      break;
+    case Policy::kLifo:
+      wanted = random_.below(8) == 0 ? random_.below(count) : count - 1;
+      break;
+    default:
+      wanted = random_.below(count);
+      break;
+  }
+  for (Resident& resident : residents_) {
+    for (Agent& agent : resident.agents) {
+      if (!can_run(agent) || (only_preferred && is_victim(agent))) continue;
+      if (wanted-- == 0) return {&agent, nullptr, 0};
+    }
+  }
+  return {};
+}
+
+Scheduler::Choice Scheduler::choose_async(bool newest) {
+  std::vector<Choice> all;
+  for (Resident& resident : residents_) {
+    for (const auto& cta : resident.cluster->ctas) {
+      if (cta->async.empty()) continue;
+      for (const std::size_t op : cta->async.eligible()) all.push_back({nullptr, cta.get(), op});
+    }
+  }
+  if (all.empty()) return {};
+  return newest ? all.back() : all[random_.below(all.size())];
+}
+
+void Scheduler::complete_all_async() {
+  for (Resident& resident : residents_) {
+    for (const auto& cta : resident.cluster->ctas) {
+      while (!cta->async.empty()) {
+        cta->async.complete(0);
+        ++progress_.count;
+      }
+    }
+  }
+}
+
+std::uint32_t Scheduler::quantum() {
+  return 1 + static_cast<std::uint32_t>(random_.below(kMaxQuantum));
+}
+
+void Scheduler::run_agent(Agent& agent) {
+  const std::uint64_t before = agent.warp->executed();
+  const std::uint64_t progress = progress_.count;
+  const exec::Outcome outcome = agent.warp->run(quantum());
+  agent.waiting = outcome == exec::Outcome::kBlocked || outcome == exec::Outcome::kPolled;
+  // What it did before it began to wait does not help it; what others do afterwards may.
+  agent.seen = progress_.count;
+  if (progress_.count != last_progress_ || progress != progress_.count) {
+    last_progress_ = progress_.count;
+    spent_ = 0;
+    retries_ = 0;
+    return;
+  }
+  spent_ += agent.warp->executed() - before;
+  if (spent_ > options_.spin_budget) report_stuck();
+}
+
+// Nobody can go on: polls are tried again for a while, then other threads get their chance.
+bool Scheduler::stuck() {
+  const bool polling = std::ranges::any_of(residents_, [](const Resident& resident) {
+    return std::ranges::any_of(resident.agents, [](const Agent& agent) {
+      return !agent.warp->exited() && agent.warp->runnable();
+    });
+  });
+  if (polling && retries_++ < kMaxRetries) {
+    for (Resident& resident : residents_) {
+      for (Agent& agent : resident.agents) agent.waiting = false;
+    }
+    return false;
+  }
+  return !polling || !wait_for_others();
+}
+
+bool Scheduler::wait_for_others() {
+  team_.moving.fetch_sub(1);
+  auto deadline = std::chrono::steady_clock::now() + kGrace;
+  const std::uint64_t before = progress_.count;
+  while (!team_.cancelled.load()) {
+    for (Resident& resident : residents_) {
+      for (Agent& agent : resident.agents) {
+        agent.waiting = false;
+        if (!agent.warp->exited() && agent.warp->runnable()) run_agent(agent);
+      }
+    }
+    if (progress_.count != before) break;
+    if (team_.moving.load() > 0) deadline = std::chrono::steady_clock::now() + kGrace;
+    if (std::chrono::steady_clock::now() > deadline) {
+      team_.moving.fetch_add(1);
+      return false;
+    }
+    std::this_thread::yield();
+  }
+  team_.moving.fetch_add(1);
+  retries_ = 0;
+  return true;
+}
+
+void Scheduler::report_stuck() const {
+  const bool loop = spent_ > options_.spin_budget;
+  std::string report = loop ? fmt::format("no effect in {} instructions: endless loop", spent_)
+                            : "deadlock: no warp can go on";
+  int lines = 0;
+  for (const Resident& resident : residents_) {
+    for (const Agent& agent : resident.agents) {
+      if (agent.warp->exited()) continue;
+      for (const std::string& line : agent.warp->describe()) {
+        if (++lines <= 64) report += "\n  " + line;
+      }
+    }
+    for (const auto& cta : resident.cluster->ctas) {
+      for (std::size_t i = 0; i < cta->async.size(); ++i) {
+        if (++lines <= 64) report += "\n  in flight: " + cta->async.at(i).describe();
+      }
+    }
+  }
+  throw PtxError({launch_.kernel->source->name, 0, {}},
+                 fmt::format("kernel {}: {}", launch_.kernel->name, report));
+}
+
+}  // namespace mxfa::emu::sched

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "exec/machine.h"
+#include "mxemu/emulator.h"
+#include "sched/random.h"
+
+/// Interleaves the warps and the asynchronous work of the clusters that one host thread has.
+namespace mxfa::emu::sched {
+
+/// What the schedulers of one launch share.
+struct Team {
+  std::atomic<bool> cancelled{false};  ///< some scheduler has failed
+  std::atomic<int> moving{0};          ///< schedulers that are not stuck
+};
+
+class Scheduler {
+ public:
+  /// Runs clusters first, first + step, ... below `count`, in this order, some at a time.
+  struct Share {
+    std::uint64_t first = 0;
+    std::uint64_t step = 1;
+    std::uint64_t count = 0;
+  };
+  Scheduler(exec::Launch& launch, const LaunchOptions& options, const Share& share, Team& team);
+
+  /// Until all clusters have exited. Throws PtxError for faults, deadlock and endless loops.
+  LaunchStats run();
+
+ private:
+  /// A warp and whether it is known to be waiting.
+  struct Agent {
+    exec::Warp* warp = nullptr;
+    bool waiting = false;
+    std::uint64_t seen = 0;  ///< the progress count when it began to wait
+  };
+  struct Resident {
+    std::unique_ptr<exec::Cluster> cluster;
+    std::vector<Agent> agents;
+  };
+  struct Choice {
+    Agent* agent = nullptr;
+    exec::Cta* cta = nullptr;  ///< asynchronous work of this block instead
+    std::size_t op = 0;
+  };
+
+  void admit();
+  void retire();
+  bool can_run(const Agent& agent) const;
+  bool is_victim(const Agent& agent) const;
+  Choice choose();
+  Choice choose_async(bool newest);
+  Choice choose_warp();
+  void complete_all_async();
+  void run_agent(Agent& agent);
+  bool stuck();
+  bool wait_for_others();
+  [[noreturn]] void report_stuck() const;
+  std::uint32_t quantum();
+
+  exec::Launch& launch_;
+  const LaunchOptions& options_;
+  Share share_;
+  Team& team_;
+  Random random_;
+  exec::Progress progress_;
+  std::vector<Resident> residents_;
+  LaunchStats stats_;
+  std::uint64_t next_ = 0;
+  std::uint64_t victim_ = 0;
+  std::size_t turn_ = 0;
+  std::uint64_t last_progress_ = 0;
+  std::uint64_t spent_ = 0;  ///< warp instructions since the last progress
+  int retries_ = 0;          ///< rounds of polls since the last progress
+};
+
+}  // namespace mxfa::emu::sched
