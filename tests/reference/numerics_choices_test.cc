@@ -43,6 +43,13 @@ std::vector<Average> measure(const std::string& dataset, std::int64_t seqlen_k, 
   return averages;
 }
 
+/// Leaves a figure in the test's result file (--gtest_output=json:FILE), from which the tables of
+/// docs/numerics.md are made.
+void note(const std::string& table, const std::string& row, const std::string& column, double db) {
+  ::testing::Test::RecordProperty(fmt::format("{}/{}/{}", table, row, column),
+                                  fmt::format("{:.1f}", db));
+}
+
 void expect_db(const std::string& label, double got, double want, double limit = 1.0) {
   EXPECT_NEAR(got, want, limit) << label;
 }
@@ -92,6 +99,11 @@ TEST(NumericsFull, DeltaFromTheDpOperand) {
   };
   for (const Row& row : {Row{"vbias", 3, 6.8}, Row{"rmsnorm", 4, 2.4}, Row{"normal", 2, 0.1}}) {
     const std::vector<Average> averages = measure(row.dataset, 4096, row.seeds, {same, bf16});
+    for (const Quantity quantity : {kDs, kDq, kDk}) {
+      const std::string name = kQuantityNames[quantity];
+      note("delta", row.dataset, name + ", BF16 dO", averages[1].mean(quantity));
+      note("delta", row.dataset, name + ", the dO of dP", averages[0].mean(quantity));
+    }
     expect_db(fmt::format("{} dQ gain", row.dataset), averages[0].mean(kDq) - averages[1].mean(kDq),
               row.gain);
   }
@@ -235,22 +247,23 @@ PromotionError promotion_error(const Sample& sample, int promote_keys) {
   }
   return {tensor_db(want, got), growth / total};
 }
-double promotion_db(const Sample& sample, int promote_keys) {
-  return promotion_error(sample, promote_keys).db;
-}
-
 TEST(NumericsFull, AccumulatorWithoutPromotionLosesOneSignedSums) {
-  const auto vbias = [](std::int64_t seqlen_k) {
-    return Sample("vbias", options_of(seqlen_k, 0, 64));
+  struct Row {
+    std::int64_t seqlen_k;
+    std::vector<double> wants;  ///< never promoted, every 1024, 512, 256, 128 keys
   };
-  expect_db("1k never", promotion_db(vbias(1024), 0), 38);
-  const Sample four_k = vbias(4096);
-  expect_db("4k never", promotion_db(four_k, 0), 23);
-  expect_db("4k every 1024", promotion_db(four_k, 1024), 37.5);
-  expect_db("4k every 512", promotion_db(four_k, 512), 46);
-  expect_db("4k every 256", promotion_db(four_k, 256), 58);
-  expect_db("4k every 128", promotion_db(four_k, 128), 73);
-  expect_db("16k never", promotion_db(vbias(16384), 0), 11);
+  constexpr int kEvery[] = {0, 1024, 512, 256, 128};
+  for (const Row& row : {Row{1024, {38}}, Row{4096, {23, 37.5, 46, 58, 73}}, Row{16384, {11}}}) {
+    const Sample sample("vbias", options_of(row.seqlen_k, 0, 64));
+    for (std::size_t i = 0; i < std::size(kEvery); ++i) {
+      const std::string column = kEvery[i] == 0 ? "never" : fmt::format("every {}", kEvery[i]);
+      const double db = promotion_error(sample, kEvery[i]).db;
+      note("promotion", fmt::format("vbias, {} keys", row.seqlen_k), column, db);
+      if (i < row.wants.size()) {
+        expect_db(fmt::format("vbias KV={} {}", row.seqlen_k, column), db, row.wants[i]);
+      }
+    }
+  }
 }
 
 TEST(NumericsFull, AccumulatorWithoutPromotionShrinksO) {
@@ -260,9 +273,14 @@ TEST(NumericsFull, AccumulatorWithoutPromotionShrinksO) {
   };
   for (const Row& row : {Row{1024, -0.005}, Row{4096, -0.02}, Row{16384, -0.06}}) {
     double bias = 0;
+    double db = 0;
     for (int seed = 0; seed < 4; ++seed) {
-      bias += promotion_error(Sample("rmsnorm", options_of(row.seqlen_k, seed, 64)), 0).bias / 4;
+      const PromotionError error =
+          promotion_error(Sample("rmsnorm", options_of(row.seqlen_k, seed, 64)), 0);
+      bias += error.bias / 4;
+      db += error.db / 4;
     }
+    note("promotion", fmt::format("rmsnorm, {} keys", row.seqlen_k), "never", db);
     expect_db(fmt::format("rmsnorm KV={}, relative bias", row.seqlen_k), bias / row.bias, 1, 0.15);
   }
 }
@@ -308,11 +326,15 @@ TEST(NumericsFull, DqAccumulation) {
         Row{{"normal", 8192, 1}, 59, 41, 59, 1.5}, Row{{"normal", 8192, 1e-6}, 36.7, 41, 58, 1.5},
         Row{{"diffuse", 8192, 1e-6}, 32.5, 41, 58, 1.5}}) {
     const std::vector<double> got = dq_accumulation_db(row.problem, ways);
-    const std::string label = fmt::format("{} KV={} dO*{}", row.problem.dataset,
-                                          row.problem.seqlen_k, row.problem.dout_scale);
-    expect_db(label + " fp16 * 2^9", got[0], row.f16, row.limit);
-    expect_db(label + " bf16", got[1], row.bf16, row.limit);
-    expect_db(label + " fp16 dynamic", got[2], row.dynamic, row.limit);
+    const std::string where =
+        fmt::format("{}, {} keys{}", row.problem.dataset, row.problem.seqlen_k,
+                    row.problem.dout_scale == 1 ? "" : ", dO * 1e-6");
+    note("dq-accumulation", where, "FP16 * 2^9", got[0]);
+    note("dq-accumulation", where, "BF16", got[1]);
+    note("dq-accumulation", where, "FP16 * 2^e of the head", got[2]);
+    expect_db(where + " fp16 * 2^9", got[0], row.f16, row.limit);
+    expect_db(where + " bf16", got[1], row.bf16, row.limit);
+    expect_db(where + " fp16 dynamic", got[2], row.dynamic, row.limit);
   }
 }
 
@@ -332,6 +354,10 @@ RowWise row_wise(const std::string& dataset, int seeds) {
     mean.dk_median += quantile(dk, 0.5) / seeds;
     mean.dk_low += quantile(dk, 0.01) / seeds;
   }
+  note("rows", dataset, "rows of dQ, median", mean.dq_median);
+  note("rows", dataset, "rows of dQ, 1 %", mean.dq_low);
+  note("rows", dataset, "keys of dK, median", mean.dk_median);
+  note("rows", dataset, "keys of dK, 1 %", mean.dk_low);
   return mean;
 }
 
@@ -343,6 +369,11 @@ TEST(NumericsFull, RowsAndKeysKeepTheirGradients) {
   EXPECT_GE(normal.dk_low, 27);
   expect_db("normal rows of dQ, median", normal.dq_median, 31);
   expect_db("normal keys of dK, median", normal.dk_median, 32);
+  const RowWise rmsnorm = row_wise("rmsnorm", 4);
+  expect_db("rmsnorm rows of dQ, median", rmsnorm.dq_median, 33);
+  expect_db("rmsnorm rows of dQ, 1 %", rmsnorm.dq_low, 25, 2);
+  expect_db("rmsnorm keys of dK, median", rmsnorm.dk_median, 32);
+  expect_db("rmsnorm keys of dK, 1 %", rmsnorm.dk_low, 25, 2);
   const RowWise sink = row_wise("sink", 4);
   EXPECT_GE(sink.dk_median, 30);
   expect_db("sink rows of dQ, median", sink.dq_median, 31);

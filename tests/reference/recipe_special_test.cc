@@ -119,15 +119,37 @@ TEST_P(RecipeSpecial, AllZeroInputs) {
 
 // V = 0 next to normal tiles: O must not notice, and l must be the un-folded sum.
 TEST_P(RecipeSpecial, ZeroValueTilesCountInTheSum) {
-  HeadInputs inputs = normal_inputs({64, 512, 64}, 45);
-  for (std::int64_t j = 0; j < 512; ++j) {
-    if (j / 128 == 0 || j / 32 == 9) std::ranges::fill(inputs.v.row(j), 0.0f);
+  // Leak-free form spans 2^134 of V at most: its sum undoes each key's exponent in FP32.
+  const float huge = GetParam().config.leak_free ? 0x1p30f : 0x1p100f;
+  for (const float scale : {1.0f, huge}) {
+    HeadInputs inputs = normal_inputs({64, 512, 64}, 45);
+    for (std::int64_t j = 0; j < 512; ++j) {
+      const bool zero = j / 128 == 0 || j / 32 == 9;
+      for (float& value : inputs.v.row(j)) value *= zero ? 0.0f : scale;
+    }
+    inputs.dout = {};
+    const StepTensors step = run_step(inputs, GetParam().config);
+    const ForwardResult want = attention_forward(step.kern);
+    EXPECT_LE(max_lse_error(want.lse, step.lse), 1e-3) << scale;
+    EXPECT_GE(db(want.o, step.o), 29) << scale;
+    EXPECT_TRUE(all_finite(step)) << scale;
+  }
+}
+
+// Tiles of dO so far apart that P' of one would underflow: its own dQ must not notice.
+TEST_P(RecipeSpecial, TinyGradientTilesKeepTheirDq) {
+  HeadInputs inputs = normal_inputs({128, 200, 64}, 49);
+  for (std::int64_t i = 0; i < 128; ++i) {
+    for (float& value : inputs.dout.row(i)) value *= i < 64 ? 0x1p60f : 0x1p-100f;
   }
   const StepTensors step = run_step(inputs, GetParam().config);
-  const ForwardResult want = attention_forward(step.kern);
-  EXPECT_LE(max_lse_error(want.lse, step.lse), 1e-3);
-  EXPECT_GE(db(want.o, step.o), 29);
-  EXPECT_TRUE(all_finite(step));
+  const BackwardResult want = attention_backward(step.kern, attention_forward(step.kern));
+  const std::vector<double> rows = sorted_row_sqnr(want.dq, step.dq);
+  // One scale for all flushes the tiny half.
+  const bool one_scale = GetParam().config.machine == Machine::kFp8PerTensor;
+  EXPECT_GE(rows[one_scale ? 64 : 0], 24) << "worst row of dQ";
+  EXPECT_GE(db(want.dv, step.dv), 28.5);
+  EXPECT_GE(db(want.dk, step.dk), 28.5);
 }
 
 TEST_P(RecipeSpecial, ZeroQueriesStillHaveGradients) {

@@ -109,6 +109,9 @@ inline std::vector<NamedConfig> mx_configs() {
   RecipeConfig block_p = RecipeConfig::blackwell();
   block_p.p_scale = PScale::kBlockAmax;
   block_p.p_offset = 0;
+  RecipeConfig hopper_256 = RecipeConfig::hopper();
+  hopper_256.promote_keys = 256;
+  hopper_256.promote_queries = 128;
   RecipeConfig leak_free_1x32 = RecipeConfig::leak_free_of(RecipeConfig::blackwell());
   leak_free_1x32.qk_shape = BlockShape::k1x32;
   return {{"blackwell", RecipeConfig::blackwell()},
@@ -119,6 +122,7 @@ inline std::vector<NamedConfig> mx_configs() {
           {"blackwell_block_p", block_p},
           {"hopper", RecipeConfig::hopper()},
           {"hopper_exact", hopper_exact()},
+          {"hopper_promoted_256", hopper_256},
           {"leak_free_blackwell", RecipeConfig::leak_free_of(RecipeConfig::blackwell())},
           {"leak_free_blackwell_1x32", leak_free_1x32},
           {"leak_free_hopper", RecipeConfig::leak_free_of(RecipeConfig::hopper())}};
