@@ -267,31 +267,8 @@ struct Group {
     return position;
   }
 
-  // Words of 16 tokens each: what a lane holds of one column.
-  template <TokenOrder kOrder>
-  __device__ static uint4 column_words(const unsigned (&token)[kScaleBlock], int c, int first) {
-    unsigned words[4];
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const int position = first + 4 * w;
-      const unsigned low = __byte_perm(token[token_at<kOrder>(position)],
-                                       token[token_at<kOrder>(position + 1)], c | (c + 4) << 4);
-      const unsigned high = __byte_perm(token[token_at<kOrder>(position + 2)],
-                                        token[token_at<kOrder>(position + 3)], c | (c + 4) << 4);
-      words[w] = __byte_perm(low, high, 0x5410);
-    }
-    return make_uint4(words[0], words[1], words[2], words[3]);
-  }
-
-  __device__ static uint4 exchange(const uint4& sent, int distance) {
-    return make_uint4(
-        __shfl_xor_sync(kAllLanes, sent.x, distance), __shfl_xor_sync(kAllLanes, sent.y, distance),
-        __shfl_xor_sync(kAllLanes, sent.z, distance), __shfl_xor_sync(kAllLanes, sent.w, distance));
-  }
-
-  // The halves of the warp hold tokens of even and odd number; after an exchange each lane has all
-  // 32 tokens of four columns. Neighbours then swap halves of a column, so that a store covers
-  // whole sectors of 32 bytes.
+  // The halves of the warp hold tokens of even and odd number; after the exchange each has all 32
+  // tokens of four columns and writes 32 bytes of each.
   template <TokenOrder kOrder>
   __device__ void store_transposed(const uint2 (&codes)[kLoads]) const {
     unsigned token[kScaleBlock];  // four columns of one token
@@ -303,21 +280,25 @@ struct Group {
       token[2 * i] = half == 0 ? kept : received;
       token[2 * i + 1] = half == 0 ? received : kept;
     }
-    const bool odd = lane % 2 != 0;
-    const std::int64_t first_row =
-        std::int64_t{tile.head} * params.head_dim + (column & ~kVector) + half * 4;
-    std::uint8_t* base = params.transposed + first_row * params.transposed_pitch +
-                         tile.index * mx::kAtomRows + group * kScaleBlock + (odd ? 16 : 0);
+    if (!active) return;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      const uint4 low = column_words<kOrder>(token, c, 0);
-      const uint4 high = column_words<kOrder>(token, c, 16);
-      const uint4 received = exchange(odd ? low : high, 1);
-      if (!active) continue;
-      std::uint8_t* even_column = base + c * params.transposed_pitch;
-      std::uint8_t* odd_column = even_column + kVector * params.transposed_pitch;
-      *reinterpret_cast<uint4*>(even_column) = odd ? received : low;
-      *reinterpret_cast<uint4*>(odd_column) = odd ? high : received;
+      unsigned words[8];
+#pragma unroll
+      for (int w = 0; w < 8; ++w) {
+        const unsigned low = __byte_perm(token[token_at<kOrder>(4 * w)],
+                                         token[token_at<kOrder>(4 * w + 1)], c | (c + 4) << 4);
+        const unsigned high = __byte_perm(token[token_at<kOrder>(4 * w + 2)],
+                                          token[token_at<kOrder>(4 * w + 3)], c | (c + 4) << 4);
+        words[w] = __byte_perm(low, high, 0x5410);
+      }
+      const std::int64_t dim_row =
+          std::int64_t{tile.head} * params.head_dim + column + half * 4 + c;
+      auto* target =
+          reinterpret_cast<uint4*>(params.transposed + dim_row * params.transposed_pitch +
+                                   tile.index * mx::kAtomRows + group * kScaleBlock);
+      target[0] = make_uint4(words[0], words[1], words[2], words[3]);
+      target[1] = make_uint4(words[4], words[5], words[6], words[7]);
     }
   }
 

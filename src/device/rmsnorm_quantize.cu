@@ -155,8 +155,7 @@ struct ScaleWriter {
     for (int tile = work.tile; tile < work.tiles; tile += work.stride) {
       wait(smem.tiles.full[state.stage], state.phase);
       store(tile, state.stage);
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) arrive(smem.tiles.empty[state.stage]);
+      arrive(smem.tiles.empty[state.stage]);
       state.advance();
     }
   }
@@ -311,8 +310,7 @@ struct Consumer {
         smem.scales[tile_buffer][block][square] = mx::scale_from_amax<mx::E4M3>(
             __uint_as_float(smem.amax[team][buffer][block]), ScaleRule::kRoundUp);
       }
-      __syncwarp();
-      if (lane == 0) arrive(smem.tiles.full[tile_buffer]);
+      arrive(smem.tiles.full[tile_buffer]);
     }
   }
 
@@ -387,7 +385,7 @@ __device__ void init(const RmsNormQuantizeParams& params, SmemPlan<C>& smem, con
   }
   if (threadIdx.x == 0) {
     smem.rows.init(1, C::kTeamWarps);
-    smem.tiles.init(kSquaresPerTile, 1);
+    smem.tiles.init(kSquaresPerTile * 32, 32);  // every lane of the warps that write and read
     for (auto& team : smem.sums_full) {
       for (std::uint64_t& barrier : team) ptx::mbarrier_init(&barrier, 1);
     }
