@@ -367,6 +367,41 @@ TEST_P(RecipePayload, GradientsAreTheSumsOfTheirPayloads) {
   close(dq, backward_.dq, "dQ");
 }
 
+/// Each key tile's dQ is rounded to the format, then added, then rounded again.
+TEST(RecipeDqSum, TermsAndSumsAreRounded) {
+  const HeadInputs inputs = uneven_inputs(22);
+  RecipeConfig config = RecipeConfig::blackwell();
+  config.keep_intermediates = true;
+  config.dq_out = OutputFormat::kF32;
+  const Operands operands = quantize_operands(inputs, config);
+  const HeadProblem problem = problem_of(inputs);
+  const SavedForward saved = recipe_forward(operands, problem, config).saved;
+  for (const DqAccum format : {DqAccum::kF32, DqAccum::kF16, DqAccum::kBf16}) {
+    config.dq_accum = format;
+    const RecipeBackward backward = recipe_backward(operands, problem, saved, config);
+    const auto round = [&](float value) {
+      if (format == DqAccum::kF16) return mx::round_f16(value);
+      return format == DqAccum::kBf16 ? mx::round_bf16(value) : value;
+    };
+    Matrix<float> want(72, 64);
+    for (std::int64_t i = 0; i < 72; ++i) {
+      for (std::int64_t d = 0; d < 64; ++d) {
+        float sum = 0;
+        for (std::int64_t j0 = 0; j0 < 300; j0 += 128) {
+          double acc = 0;
+          for (std::int64_t j = j0; j < std::min<std::int64_t>(300, j0 + 128); ++j) {
+            acc += double{backward.ds_dequantized(i, j)} * operands.k.along_tokens.value(j, d);
+          }
+          const float term = static_cast<float>(acc) * static_cast<float>(problem.softmax_scale);
+          sum = round(sum + round(std::ldexp(term, backward.dq_exponent)));
+        }
+        want(i, d) = std::ldexp(sum, -backward.dq_exponent);
+      }
+    }
+    EXPECT_TRUE(testing::bitwise_equal(backward.dq.data, want.data, {.label = "dQ", .cols = 64}));
+  }
+}
+
 TEST_P(RecipePayload, OutputIsTheSumOfItsPayload) {
   Matrix<double> o(72, 64);
   for (std::int64_t i = 0; i < 72; ++i) {

@@ -147,14 +147,14 @@ TEST_P(RecipeSpecial, TinyGradientTilesKeepTheirDq) {
   const std::vector<double> rows = sorted_row_sqnr(want.dq, step.dq);
   // One scale for all flushes the tiny half.
   const bool one_scale = GetParam().config.machine == Machine::kFp8PerTensor;
-  EXPECT_GE(rows[one_scale ? 64 : 0], 24) << "worst row of dQ";
+  EXPECT_GE(rows[one_scale ? 96 : 0], 24) << "dQ of one row";
   EXPECT_GE(db(want.dv, step.dv), 28.5);
   EXPECT_GE(db(want.dk, step.dk), 28.5);
 }
 
 TEST_P(RecipeSpecial, ZeroQueriesStillHaveGradients) {
   HeadInputs inputs = normal_inputs({64, 200, 64}, 46);
-  for (std::int64_t i = 32; i < 64; ++i) std::ranges::fill(inputs.q.row(i), 0.0f);
+  for (std::int64_t i = 17; i < 64; i += 2) std::ranges::fill(inputs.q.row(i), 0.0f);
   const StepTensors step = run_step(inputs, GetParam().config);
   const BackwardResult want = attention_backward(step.kern, attention_forward(step.kern));
   EXPECT_GE(db(want.dq, step.dq), 28.5);
@@ -200,6 +200,17 @@ TEST_P(RecipeSpecial, ForwardAloneEqualsTheStepsForward) {
   EXPECT_TRUE(testing::bitwise_equal(forward.o.data, both.o.data));
   EXPECT_TRUE(testing::bitwise_equal(forward.lse, both.lse));
   EXPECT_EQ(forward.dq.rows, 0);
+}
+
+TEST_P(RecipeSpecial, NanIsNotTakenForAnFp16Overflow) {
+  HeadInputs inputs = normal_inputs({64, 300, 64}, 50);
+  inputs.dout(3, 3) = kNan;
+  inputs.q(40, 1) = kNan;
+  RecipeConfig config = GetParam().config;
+  config.dq_accum = DqAccum::kF16;
+  const StepTensors step = run_step(inputs, config);
+  EXPECT_EQ(count_nan(step.dq.row(3)), 64u);
+  EXPECT_EQ(count_nan(step.dq.row(40)), 64u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Machines, RecipeSpecial, ::testing::ValuesIn(all_configs()),
