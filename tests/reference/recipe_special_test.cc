@@ -145,9 +145,8 @@ TEST_P(RecipeSpecial, TinyGradientTilesKeepTheirDq) {
   const StepTensors step = run_step(inputs, GetParam().config);
   const BackwardResult want = attention_backward(step.kern, attention_forward(step.kern));
   const std::vector<double> rows = sorted_row_sqnr(want.dq, step.dq);
-  // One scale for all flushes the tiny half.
-  const bool one_scale = GetParam().config.machine == Machine::kFp8PerTensor;
-  EXPECT_GE(rows[one_scale ? 96 : 0], 24) << "dQ of one row";
+  // One scale for all tokens has flushed the tiny half of dO itself: rows are the others then.
+  EXPECT_GE(rows.front(), 24) << "worst row of dQ";
   EXPECT_GE(db(want.dv, step.dv), 28.5);
   EXPECT_GE(db(want.dk, step.dk), 28.5);
 }
