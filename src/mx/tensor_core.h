@@ -16,7 +16,8 @@
 /// no part in the alignment. Compared with an H200, bit for bit (wgmma of e4m3, e5m2, f16, bf16 and
 /// tf32 to f32 and f16, specials, subnormals and tiny accumulators included): FP8 keeps 13 fraction
 /// bits, the accumulator included, truncated toward zero, the other types 25; an f16 result rounds
-/// to nearest even. The PTX ISA itself promises only A*B+D. Unconfirmed: Blackwell (no such card).
+/// to nearest even. The PTX ISA itself promises only A*B+D. Unconfirmed: Blackwell (no such card at
+/// hand); the exponent of a subnormal f16 accumulator (here -14) beside products below 2^-14.
 namespace mxfa::mx {
 
 /// Element types of multiplicands. The exponent of a subnormal is its format's least one.

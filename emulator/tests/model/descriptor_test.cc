@@ -281,18 +281,23 @@ TEST(InstructionDescriptor, WorkedConstants) {
 }
 
 TEST(InstructionDescriptor, ReservedBits) {
-  for (const auto& [kind, good, free_bits] :
-       {std::tuple{MmaKind::kMxF8F6F4, 0x08A00000u, 0x60018430u | 0x6000u},
-        std::tuple{MmaKind::kF8F6F4, 0x08200010u, 0x0001E490u}}) {
+  const struct {
+    MmaKind kind;
+    std::uint32_t good, free_bits;
+  } cases[] = {{MmaKind::kMxF8F6F4, 0x08A00000u, 0x6001E430u},
+               {MmaKind::kF8F6F4, 0x08200010u, 0x0001E490u}};
+  for (const auto& one : cases) {
     for (int bit = 0; bit < 32; ++bit) {
       if (bit >= 17 && bit <= 22) continue;  // N
       if (bit >= 24 && bit <= 28) continue;  // M
-      const std::uint32_t bits = good ^ (1u << bit);
-      const std::string text = message_of([&] { decode_instruction_descriptor(kind, bits, 1); });
+      const std::uint32_t bits = one.good ^ (1u << bit);
+      const std::string text =
+          message_of([&] { decode_instruction_descriptor(one.kind, bits, 1); });
       // Format codes: flipping bit 0 gives E5M2, bit 1 the invalid code 2, bit 2 E3M2.
       const bool format_ok = bit == 7 || bit == 9 || bit == 10 || bit == 12;
-      const bool ok = format_ok || ((free_bits >> bit) & 1u) != 0;
-      EXPECT_EQ(text == "no error", ok) << mma_kind_name(kind) << " bit " << bit << ": " << text;
+      const bool ok = format_ok || ((one.free_bits >> bit) & 1u) != 0;
+      EXPECT_EQ(text == "no error", ok)
+          << mma_kind_name(one.kind) << " bit " << bit << ": " << text;
     }
   }
 }

@@ -194,18 +194,18 @@ TEST(MmaUnit, HalfAccumulators) {
 }
 
 TEST(MmaUnit, SubnormalHalfAccumulatorAlignsAtItsLeastExponent) {
-  // C is one half step, 2^-24; the products 2^-18 + 2^-18 and, with other signs, nothing else.
-  Multiplicand a{MmaType::kE4M3, 1, 32, std::vector<float>(32)};
-  Multiplicand b{MmaType::kE4M3, 16, 32, std::vector<float>(512)};
-  a.values[0] = a.values[1] = 0x1p-9f;
+  // C is 2^-24, the products are 32 times 2^-28 (or larger for higher n): the exponent of C is -14,
+  // so that 13 fraction bits end at 2^-27 and the small products are gone.
+  Multiplicand a{MmaType::kE5M2, 1, 32, std::vector<float>(32, 0x1p-14f)};
+  Multiplicand b{MmaType::kE5M2, 16, 32, std::vector<float>(512)};
   for (int n = 0; n < 16; ++n) {
-    b.values[n * 32] = 0x1p-9f;
-    b.values[n * 32 + 1] = std::ldexp(1.0f, -9 + n);
+    for (int k = 0; k < 32; ++k) b.values[n * 32 + k] = std::ldexp(1.0f, n / 2 - 14);
   }
   for (const ArithmeticMode mode : kModes) {
     std::vector<std::uint16_t> d(16, 0x0001);
     MmaUnit unit(mode);
     unit.f16(a, b, true, d);
+    EXPECT_EQ(d[0], mode == ArithmeticMode::kHopper ? 0x0001 : 0x0003);
     for (std::uint32_t n = 0; n < 16; ++n) {
       const mx::MmaElement one{a.type, b.type, accumulator_rule(mode, a.type), 0};
       ASSERT_EQ(d[n], one.f16(a.values, std::span(b.values).subspan(n * 32, 32), 0x0001)) << n;
