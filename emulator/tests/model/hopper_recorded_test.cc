@@ -16,8 +16,8 @@
 #include "model/wgmma.h"
 #include "mx/bits.h"
 
-// The models against recordings from an H200 (data/hopper.txt, written by hopper_probe.cu): bit for
-// bit, as hashes. What differs in a failing case shows when the probe is run again.
+// The models against recordings from an H200, bit for bit, as hashes in data/hopper.txt.
+// hopper_probe.cu records them anew; to see where a failing case differs, print its words there.
 namespace mxfa::emu::model {
 namespace {
 
