@@ -26,7 +26,9 @@ add_library(mxfa_options INTERFACE)
 # Contraction off: the same source gives the same bits whatever the compiler and instruction set.
 target_compile_options(mxfa_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -ffp-contract=off)
 if(MXFA_WERROR)
-  target_compile_options(mxfa_options INTERFACE -Werror)
+  # GCC 12 sees overlapping copies in any "text" + string (its bug 105651).
+  target_compile_options(mxfa_options INTERFACE -Werror
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-error=restrict>)
 endif()
 if(MXFA_SANITIZE)
   target_compile_options(mxfa_options INTERFACE -fsanitize=${MXFA_SANITIZE} -fno-omit-frame-pointer
