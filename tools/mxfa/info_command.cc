@@ -68,15 +68,17 @@ std::vector<std::string> cpu_features() {
 }
 
 #ifdef MXFA_HAS_DRIVER
-/// One line for each GPU, or why there is none.
-std::vector<std::string> gpu_lines() {
+/// One line for each device of a driver, or why there is none.
+std::vector<std::string> device_lines(driver::DriverKind kind) {
   std::vector<std::string> lines;
+  driver::DriverOptions options;
+  options.kind = kind;
   try {
-    const auto cuda = std::make_shared<driver::Driver>(driver::DriverOptions{});
-    for (int i = 0; i < cuda->device_count(); ++i) {
-      const driver::Device device(cuda, i);
+    const auto opened = std::make_shared<driver::Driver>(options);
+    for (int i = 0; i < opened->device_count(); ++i) {
+      const driver::Device device(opened, i);
       lines.push_back(fmt::format("{} ({}), driver {}.{}", device.name(), device.arch(),
-                                  cuda->version() / 1000, cuda->version() % 1000 / 10));
+                                  opened->version() / 1000, opened->version() % 1000 / 10));
     }
     if (lines.empty()) lines.emplace_back("none found");
   } catch (const Error& error) {
@@ -84,9 +86,12 @@ std::vector<std::string> gpu_lines() {
   }
   return lines;
 }
+std::vector<std::string> gpu_lines() { return device_lines(driver::DriverKind::kCuda); }
+std::vector<std::string> emulator_lines() { return device_lines(driver::DriverKind::kEmulator); }
 constexpr const char* kCudaText = "yes";
 #else
 std::vector<std::string> gpu_lines() { return {"not looked for: built without CUDA"}; }
+std::vector<std::string> emulator_lines() { return gpu_lines(); }
 constexpr const char* kCudaText = "no";
 #endif
 
@@ -105,7 +110,7 @@ io::Json tensors_json(const io::SafetensorsReader& reader) {
   return list;
 }
 
-void print_system(const std::vector<std::string>& gpus) {
+void print_system(const std::vector<std::string>& gpus, const std::vector<std::string>& emulators) {
   const std::vector<std::string> features = cpu_features();
   fmt::print("mxfa {} (commit {})\n", version_text(), kCommit);
   fmt::print("build     {}, {}, CUDA {}{}\n", compiler_name(), kBuildType, kCudaText,
@@ -114,6 +119,7 @@ void print_system(const std::vector<std::string>& gpus) {
       "cpu       {}, {} threads, {}\n", io::cpu_name(), core::num_threads(),
       features.empty() ? "no SIMD features known" : fmt::format("{}", fmt::join(features, " ")));
   for (const std::string& gpu : gpus) fmt::print("gpu       {}\n", gpu);
+  for (const std::string& emulator : emulators) fmt::print("emulator  {}\n", emulator);
   fmt::print("\n");
   std::size_t width = 0;
   for (const MachineRow& row : kMachines) {
@@ -145,6 +151,7 @@ ExitStatus run_info(const InfoOptions& options) {
   std::optional<io::SafetensorsReader> reader;
   if (!options.file.empty()) reader = io::SafetensorsReader::open(options.file);
   const std::vector<std::string> gpus = gpu_lines();
+  const std::vector<std::string> emulators = emulator_lines();
   io::Record record = base_record("info", "mxfa");
   record.extra = {{"version", version_text()},
                   {"compiler", compiler_name()},
@@ -152,7 +159,8 @@ ExitStatus run_info(const InfoOptions& options) {
                   {"cuda", std::string(kCudaText) == "yes"},
                   {"cpu_features", cpu_features()},
                   {"threads", core::num_threads()},
-                  {"gpus", gpus}};
+                  {"gpus", gpus},
+                  {"emulators", emulators}};
   for (const MachineRow& row : kMachines) {
     record.extra["machines"].push_back({{"name", row.name},
                                         {"arch", row.arch},
@@ -165,7 +173,7 @@ ExitStatus run_info(const InfoOptions& options) {
     record.extra["metadata"] = reader->metadata();
   }
   write_json(options.json, {record});
-  print_system(gpus);
+  print_system(gpus, emulators);
   if (reader) print_tensors(*reader);
   return kDone;
 }

@@ -21,8 +21,9 @@ constexpr const char* kFooter =
     "Exit status: 0 done, 1 a check failed, 2 bad input or usage (nothing is written),\n"
     "3 no suitable device.\n\n"
     "Examples:\n"
-    "  mxfa info                              what this build and this machine can do\n"
-    "  mxfa COMMAND --help                    what a command is for, its options, examples";
+    "  mxfa sqnr --input dump.safetensors    will MXFP8 hurt your model?\n"
+    "  mxfa info                             what this build and this machine can do\n"
+    "  mxfa COMMAND --help                   what a command is for, its options, examples";
 
 constexpr AddCommand kCommands[] = {add_info, add_quantize, add_dequantize, add_sqnr};
 

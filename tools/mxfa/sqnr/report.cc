@@ -56,11 +56,25 @@ std::string input_text(const Input& input) {
   const attention::AttentionProblem& p = input.problem;
   return fmt::format(
       "{}: {}, {} ({} for K and V), head_dim {}, seqlen_q up to {}, seqlen_k up to {}{}, "
-      "softmax_scale {:.6g}\n{}",
+      "softmax_scale {:.6g}",
       input.source, plural(p.batch, "sequence"), plural(p.num_heads, "head"), p.num_heads_kv,
       p.head_dim, longest(input.cu_seqlens_q), longest(input.cu_seqlens_k), mask_text(p.mask),
-      p.scale(),
-      input.dout ? "" : fmt::format("no dout given: drawn from N(0, 1), seed {}\n", input.seed));
+      p.scale());
+}
+
+/// Breaks a line at spaces after at most 100 columns; what follows is indented a little further.
+std::string wrapped(const std::string& line) {
+  constexpr std::size_t kColumns = 100;
+  const std::string indent(line.find_first_not_of(' ') + 2, ' ');
+  std::string text;
+  std::string rest = line;
+  while (rest.size() > kColumns) {
+    const std::size_t space = rest.rfind(' ', kColumns);
+    if (space == std::string::npos || space < indent.size()) break;
+    text += rest.substr(0, space) + "\n";
+    rest = indent + rest.substr(space + 1);
+  }
+  return text + rest + "\n";
 }
 
 Rows table_rows(const Report& report, StepEnergies SchemeResult::*reference, bool with_grades) {
@@ -201,9 +215,12 @@ io::Record verdict_record(const Report& report) {
 }  // namespace
 
 std::string report_text(const Report& report) {
-  std::string text = input_text(*report.input);
+  std::string text = wrapped(input_text(*report.input));
+  if (!report.input->dout) {
+    text += fmt::format("no dout given: drawn from N(0, 1), seed {}\n", report.input->seed);
+  }
   text += fmt::format("measured on {}\n", sampling_text(*report.sample));
-  if (!report.sample->complete()) text += fmt::format("sampling: {}\n", kSamplingRule);
+  if (!report.sample->complete()) text += wrapped(fmt::format("sampling: {}", kSamplingRule));
   text += "\nSQNR in dB against float64 attention on the given inputs\n";
   text += format_table(table_rows(report, &SchemeResult::f64, true));
   if (report.with_kern) {
@@ -211,7 +228,7 @@ std::string report_text(const Report& report) {
     text += format_table(table_rows(report, &SchemeResult::kern, false));
   }
   text += "\nVERDICT\n";
-  for (const std::string& line : report.verdict->lines) text += "  " + line + "\n";
+  for (const std::string& line : report.verdict->lines) text += wrapped("  " + line);
   return text;
 }
 
