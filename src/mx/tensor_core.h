@@ -93,6 +93,7 @@ namespace detail {
 
 /// Shifts the magnitude; to the right it truncates toward zero.
 constexpr std::int64_t shift_truncating(std::int64_t value, int shift) {
+  if (value == 0) return 0;  // its exponent, and so the shift, may be anything
   if (shift >= 0) return value * (std::int64_t{1} << shift);
   if (shift <= -63) return 0;
   return value < 0 ? -((-value) >> -shift) : value >> -shift;
