@@ -40,13 +40,12 @@ MXFA_HOST_DEVICE constexpr std::uint8_t scale_from_amax(float amax, ScaleRule ru
 }
 
 /// The code of `value` under `scale`. The product is exact unless it falls below 2^-126, where
-/// every code is zero, or overflows, which saturates like any large value. A NaN scale turns the
-/// whole block into NaN codes: an MMA that reads payload without scales must not see finite numbers
-/// in a poisoned block. Under a finite scale that was not derived from `value` (a constant one), an
-/// infinity saturates to the largest code.
+/// every code is zero, or overflows, which saturates like any large value. A NaN scale has a NaN
+/// inverse and so turns the whole block into NaN codes: an MMA that reads payload without scales
+/// must not see finite numbers in a poisoned block. Under a finite scale that was not derived from
+/// `value` (a constant one), an infinity saturates to the largest code.
 template <class Format>
 MXFA_HOST_DEVICE constexpr std::uint8_t encode_scaled(float value, std::uint8_t scale) {
-  if (scale == kE8M0Nan) return Format::kNanCode;
   return encode_fp8<Format>(value * inverse_e8m0(scale));
 }
 

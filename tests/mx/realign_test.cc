@@ -87,31 +87,32 @@ TEST(Realign, UniformTensorComesBackBitForBit) {
   EXPECT_GT(report.blocks, 0);
 }
 
-/// One group, blocks of 1.0 with scales 127, 121, 114, 107 and a zero block with a large scale.
+/// One group, blocks of 1.0 with scales 127, 121, 115, 114, 107 and a zero block with a large
+/// scale.
 TEST(Realign, ReportCountsShiftsAndFlushedValues) {
   QuantizedMatrix source{1,
-                         160,
+                         192,
                          BlockShape::k1x32,
                          DType::kE4M3,
-                         std::vector<std::uint8_t>(160),
-                         {127, 121, 114, 107, 200}};
-  std::fill(source.codes.begin(), source.codes.begin() + 128, 0x38);
+                         std::vector<std::uint8_t>(192),
+                         {127, 121, 115, 114, 107, 200}};
+  std::fill(source.codes.begin(), source.codes.begin() + 160, 0x38);
   RealignReport report;
   const QuantizedMatrix got = realign(source, &report);
   EXPECT_EQ(got.scales, (std::vector<std::uint8_t>{127}));
   EXPECT_EQ(got.value(0, 0), 1.0f);
   EXPECT_EQ(got.value(0, 32), std::ldexp(1.0f, -6));
-  EXPECT_EQ(got.value(0, 64), 0.0f);  // 2^-13 is below half a step of 2^-9
-  EXPECT_EQ(got.value(0, 159), 0.0f);
-  EXPECT_EQ(report.blocks, 4);
-  EXPECT_EQ(report.blocks_shifted, 3);
-  EXPECT_EQ(report.blocks_far, 2);
-  EXPECT_EQ(report.values_flushed, 64);
+  EXPECT_EQ(got.value(0, 64), 0.0f);  // 2^-12 is below half a step of 2^-9
+  EXPECT_EQ(got.value(0, 191), 0.0f);
+  EXPECT_EQ(report.blocks, 5);
+  EXPECT_EQ(report.blocks_shifted, 4);
+  EXPECT_EQ(report.blocks_far, 2) << "a shift of exactly 12 is tolerable";
+  EXPECT_EQ(report.values_flushed, 96);
   EXPECT_EQ(report.max_shift, 20);
   EXPECT_EQ(report.groups_poisoned, 0);
   RealignReport sum = report;
   sum.add(report);
-  EXPECT_EQ(sum.values_flushed, 128);
+  EXPECT_EQ(sum.values_flushed, 192);
   EXPECT_EQ(sum.max_shift, 20);
 }
 
