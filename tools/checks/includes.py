@@ -52,7 +52,8 @@ EXTERNAL = {
     r"(gtest|gmock)/": ("tests/", "emulator/tests/"),
     r"fmt/": ("src/", "tools/", "tests/", "benchmarks/", "emulator/", "bindings/"),
     r"(cuda\.h$|cuda/|cuda_(?!runtime)\w+\.h)": _CUDA_USERS,
-    r"cuda_runtime": (),
+    # Programs that record what a GPU does, for tests to replay; the library calls the driver only.
+    r"cuda_runtime": ("emulator/tests/", "tests/"),
     r"(cutlass|cute|cudnn)": (),
 }
 

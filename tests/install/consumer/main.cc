@@ -5,8 +5,7 @@
 
 int main() {
   std::vector<unsigned short> data(2 * 128 * 4 * 64);
-  const mxfa::TensorView view =
-      mxfa::make_tensor(data.data(), mxfa::DType::kBF16, {2, 128, 4, 64});
+  const mxfa::TensorView view = mxfa::make_tensor(data.data(), mxfa::DType::kBF16, {2, 128, 4, 64});
   std::puts(mxfa::describe(view).c_str());
   try {
     mxfa::make_tensor(data.data(), mxfa::DType::kBF16, {-1});
