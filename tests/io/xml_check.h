@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <regex>
 #include <string>
 #include <vector>
@@ -9,8 +10,9 @@ namespace mxfa::io {
 /// Empty where `text` is one well-formed XML element (tags nest, attributes are quoted, no stray
 /// markup or control character), else what is wrong. Covers what SVG files of ours contain.
 inline std::string xml_fault(const std::string& text) {
-  static const std::regex tag(
-      R"(^<(/?)([A-Za-z][A-Za-z0-9]*)((?:\s+[A-Za-z:][A-Za-z0-9:-]*="[^"<&]*(?:&[a-z]+;[^"<&]*)*")*)\s*(/?)>)");
+  static const std::string attribute =
+      R"(\s+[A-Za-z:][A-Za-z0-9:-]*="[^"<&]*(?:&[a-z]+;[^"<&]*)*")";
+  static const std::regex tag(R"(^<(/?)([A-Za-z][A-Za-z0-9]*)((?:)" + attribute + R"()*)\s*(/?)>)");
   static const std::regex entity("^&(amp|lt|gt|quot);");
   std::vector<std::string> open;
   std::size_t at = 0;
