@@ -43,8 +43,8 @@ std::string_view block_shape_name(BlockShape shape);
 
 /// How the scales of a matrix lie in memory.
 enum class ScaleLayout : std::uint8_t {
-  kRowMajor,     ///< compact: [rows, column blocks]
-  kTiled128x4,   ///< 512-byte atoms of 128 rows x 4 scales, as block-scaled tensor cores read them
+  kRowMajor,    ///< compact: [rows, column blocks]
+  kTiled128x4,  ///< 512-byte atoms of 128 rows x 4 scales, as block-scaled tensor cores read them
 };
 
 /// The GEMM K dimension that scales of a [tokens, head_dim] matrix lie along, in the tiled layout.

@@ -61,9 +61,7 @@ class CpuFieldFailures : public ::testing::TestWithParam<Param> {};
 class CpuFieldFailuresFull : public ::testing::TestWithParam<Param> {};
 
 TEST_P(CpuFieldFailures, RightAnswer) { run(std::get<0>(GetParam()), std::get<1>(GetParam())); }
-TEST_P(CpuFieldFailuresFull, RightAnswer) {
-  run(std::get<0>(GetParam()), std::get<1>(GetParam()));
-}
+TEST_P(CpuFieldFailuresFull, RightAnswer) { run(std::get<0>(GetParam()), std::get<1>(GetParam())); }
 
 const auto name_of = [](const ::testing::TestParamInfo<Param>& info) {
   return std::get<0>(info.param).name + "_" + std::get<1>(info.param).name;

@@ -195,7 +195,8 @@ void lower_lane(LowerContext& c) {
     key = std::string(opcode.has("ftz") ? "slct.ftz." : "slct.") + value +
           std::string(opcode.type->name);
   }
-  if ((base == "min" || base == "max") && c.operands().size() == 4) key = std::string(base) + "3" + key.substr(3);
+  if ((base == "min" || base == "max") && c.operands().size() == 4)
+    key = std::string(base) + "3" + key.substr(3);
   if (base == "shr" && opcode.type->kind == ptx::TypeKind::kBits) {
     key = fmt::format("shr.u{}", opcode.type->bits);
   }

@@ -3,9 +3,8 @@
 /// y = x * rsqrt(mean(x^2) + eps) * weight for rows of `cols` (a multiple of 32), then MXFP8:
 /// E4M3 payload [rows, cols] and one E8M0 scale for 32 columns [rows, cols / 32], rounded up.
 /// One warp a row; each lane holds 4 neighbouring columns of 128 at a time.
-extern "C" __global__ void rmsnorm_quantize(const float* x, const float* weight,
-                                            uint8_t* payload, uint8_t* scales, int rows, int cols,
-                                            float eps) {
+extern "C" __global__ void rmsnorm_quantize(const float* x, const float* weight, uint8_t* payload,
+                                            uint8_t* scales, int rows, int cols, float eps) {
   const int row = static_cast<int>(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (row >= rows) return;
