@@ -62,7 +62,8 @@ class Run {
     std::uint64_t hash = 0xCBF29CE484222325u;
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
       if (buffers_[i] == nullptr) continue;
-      for (std::uint64_t b = 0; b < specs_[i].bytes(); ++b) {
+      const std::uint64_t bytes = specs_[i].bytes();
+      for (std::uint64_t b = 0; b < bytes; ++b) {
         hash = (hash ^ static_cast<std::uint64_t>(buffers_[i][b])) * 0x100000001B3u;
       }
     }
@@ -120,9 +121,10 @@ ExitStatus run_command(RunOptions& options) {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const std::uint64_t checksum = run.checksum();
-    fmt::print("seed {}: {} thread instructions in {:.3f} s ({:.3f} G/s), checksum {:016x}\n",
-               options.launch.seed, stats.thread_instructions, seconds,
-               static_cast<double>(stats.thread_instructions) / seconds * 1e-9, checksum);
+    fmt::print(
+        "seed {}: {} thread, {} warp instructions in {:.3f} s ({:.3f} G/s), checksum {:016x}\n",
+        options.launch.seed, stats.thread_instructions, stats.warp_instructions, seconds,
+        static_cast<double>(stats.thread_instructions) / seconds * 1e-9, checksum);
     if (i == 0) {
       first_checksum = checksum;
       write_outputs(run, specs, options.outputs);

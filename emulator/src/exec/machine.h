@@ -112,6 +112,8 @@ class Warp : public Context {
  private:
   enum class Next : std::uint8_t { kContinue, kPick, kYield };
   Fragment* pick();
+  Fragment* pick_ready();
+  bool all_ready() const;
   void merge();
   void wake();
   void pass_over(Fragment& fragment);
@@ -133,6 +135,7 @@ class Warp : public Context {
   std::uint32_t live_;
   std::uint32_t lane_count_;
   std::vector<Fragment> fragments_;
+  std::uint32_t limit_ = UINT32_MAX;  ///< the next pc after the picked fragment's with another one
   std::vector<std::byte> registers_;
   std::vector<std::uint32_t> predicates_;
   std::vector<std::byte> local_;

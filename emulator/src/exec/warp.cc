@@ -117,9 +117,12 @@ void Warp::wake() {
 // The ready fragment that is furthest behind: it catches up with the others where paths join,
 // since compilers lay out code in nearly topological order.
 Fragment* Warp::pick() {
+  limit_ = UINT32_MAX;
   if (fragments_.size() == 1 && fragments_[0].state == FragmentState::kReady) {
     return &fragments_[0];
   }
+  if (fragments_.empty()) return nullptr;
+  if (cta_->launch.converge && all_ready()) return pick_ready();
   merge();
   wake();
   release_warp_barrier();
@@ -131,10 +134,40 @@ Fragment* Warp::pick() {
         best != nullptr && fragment.passed_over == best->passed_over && fragment.pc < best->pc;
     if (first || behind) best = &fragment;
   }
-  if (best != nullptr && best->passed_over) {
+  if (best == nullptr) return nullptr;
+  if (best->passed_over) {
     for (Fragment& fragment : fragments_) fragment.passed_over = false;
   }
+  for (const Fragment& other : fragments_) {
+    if (other.pc > best->pc) limit_ = std::min(limit_, other.pc);
+  }
   return best;
+}
+
+bool Warp::all_ready() const {
+  return std::ranges::all_of(fragments_, [](const Fragment& f) {
+    return f.state == FragmentState::kReady && !f.passed_over;
+  });
+}
+
+// The common case in one pass: the fragment furthest behind, merged with those at its pc.
+Fragment* Warp::pick_ready() {
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < fragments_.size();) {
+    Fragment& fragment = fragments_[i];
+    if (fragment.pc == fragments_[best].pc) {
+      fragments_[best].mask |= fragment.mask;
+      fragment = fragments_.back();
+      fragments_.pop_back();
+      continue;
+    }
+    if (fragment.pc < fragments_[best].pc) best = i;
+    ++i;
+  }
+  for (const Fragment& other : fragments_) {
+    if (other.pc > fragments_[best].pc) limit_ = std::min(limit_, other.pc);
+  }
+  return &fragments_[best];
 }
 
 void Warp::pass_over(Fragment& fragment) {
@@ -144,11 +177,7 @@ void Warp::pass_over(Fragment& fragment) {
 
 Warp::Next Warp::run_fragment(std::size_t index, std::uint32_t& budget) {
   Fragment& fragment = fragments_[index];
-  // Stop where others are, to merge with them.
-  std::uint32_t limit = UINT32_MAX;
-  for (const Fragment& other : fragments_) {
-    if (other.pc > fragment.pc) limit = std::min(limit, other.pc);
-  }
+  const std::uint32_t limit = limit_;  // where others are, to merge with them
   std::uint32_t pc = fragment.pc;
   const std::uint32_t lanes = fragment.mask;
   const auto lane_total = static_cast<std::uint64_t>(std::popcount(lanes));
