@@ -122,8 +122,8 @@ void BackwardUnit::row_constants(std::int64_t h, HeadRows& dout_p, HeadRows& dou
   constexpr int kNone = -1000;
   int anchor = kNone;
   for (std::int64_t i = 0; i < sequence_.seqlen_q; ++i) {
-    o.read_float(i, 1, s_.o_row.data(), dim_);
-    dout_p.read_float(i, 1, s_.dout_row.data(), dim_);
+    o.read_float(i, false, s_.o_row.data());
+    dout_p.read_float(i, true, s_.dout_row.data());
     double sum = 0;
     for (std::int64_t c = 0; c < dim_; ++c) {
       sum += static_cast<double>(s_.o_row[c]) * static_cast<double>(s_.dout_row[c]);

@@ -114,18 +114,17 @@ void HeadRows::read_payload(std::int64_t row, std::int64_t rows, std::int64_t co
   }
 }
 
-void HeadRows::read_float(std::int64_t row, std::int64_t rows, float* out, std::int64_t ld) {
+void HeadRows::read_float(std::int64_t row, bool as_operand, float* out) {
   const std::int64_t dim = operand_.head_dim;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t at = element(row + r);
-    if (operand_.dtype == DType::kE4M3) {
-      mx::decode_row(DType::kE4M3, static_cast<const std::uint8_t*>(operand_.data) + at,
-                     factors(row + r, 0), out + r * ld, dim);
-    } else if (operand_.dtype == DType::kBF16) {
-      mx::decode_bf16_row(static_cast<const std::uint16_t*>(operand_.data) + at, out + r * ld, dim);
-    } else {
-      std::copy_n(static_cast<const float*>(operand_.data) + at, dim, out + r * ld);
-    }
+  const std::int64_t at = element(row);
+  if (operand_.dtype == DType::kE4M3) {
+    mx::decode_row(DType::kE4M3, static_cast<const std::uint8_t*>(operand_.data) + at,
+                   factors(row, 0), out, dim);
+  } else if (operand_.dtype == DType::kBF16) {
+    mx::decode_bf16_row(static_cast<const std::uint16_t*>(operand_.data) + at, out, dim);
+  } else {
+    std::copy_n(static_cast<const float*>(operand_.data) + at, dim, out);
+    for (std::int64_t c = 0; as_operand && c < dim; ++c) out[c] = mx::round_bf16(out[c]);
   }
 }
 

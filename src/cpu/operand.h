@@ -57,8 +57,9 @@ class HeadRows {
   /// are raised and their payload is rounded again.
   void read_payload(std::int64_t row, std::int64_t rows, std::int64_t cols, int min_exponent,
                     std::uint16_t* out, std::int64_t ld);
-  /// FP32 values, scales applied.
-  void read_float(std::int64_t row, std::int64_t rows, float* out, std::int64_t ld);
+  /// FP32 values of one row, scales applied; kF32 as it is, or (`as_operand`) rounded as read()
+  /// rounds it.
+  void read_float(std::int64_t row, bool as_operand, float* out);
 
  private:
   std::int64_t element(std::int64_t row) const;

@@ -1,0 +1,206 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/parallel.h"
+#include "cpu/attention_call.h"
+#include "cpu/kernels.h"
+#include "support/compare.h"
+#include "support/rng.h"
+
+/// What holds bit for bit whatever the numbers.
+namespace mxfa::testing {
+namespace {
+
+AttentionCall random_call(const attention::Options& options, bool broadcast = false) {
+  Rng rng(11);
+  AttentionCall call{.num_heads = 4,
+                     .num_heads_kv = 2,
+                     .head_dim = 64,
+                     .cu_seqlens_q = {0, 70, 70, 331},
+                     .cu_seqlens_k = {0, 129, 150, 1250},
+                     .q = {},
+                     .k = {},
+                     .v = {},
+                     .dout = {},
+                     .options = options,
+                     .o = {},
+                     .lse = {},
+                     .row_max = {},
+                     .dq = {},
+                     .dk = {},
+                     .dv = {}};
+  if (broadcast) call.cu_seqlens_q.clear();
+  call.options.broadcast_q = broadcast;
+  const std::int64_t rows_q = broadcast ? 100 : 331;
+  call.q = rng.normal_values<float>(rows_q * 4 * 64);
+  call.k = rng.normal_values<float>(1250 * 2 * 64);
+  call.v = rng.normal_values<float>(1250 * 2 * 64);
+  call.dout = rng.normal_values<float>(call.rows_o() * 4 * 64);
+  return call;
+}
+
+void expect_equal_bits(const AttentionCall& got, const AttentionCall& want) {
+  EXPECT_TRUE(bitwise_equal(got.o, want.o, {.label = "o"}));
+  EXPECT_TRUE(bitwise_equal(got.lse, want.lse, {.label = "lse"}));
+  EXPECT_TRUE(bitwise_equal(got.row_max, want.row_max, {.label = "row_max"}));
+  EXPECT_TRUE(bitwise_equal(got.dq, want.dq, {.label = "dq"}));
+  EXPECT_TRUE(bitwise_equal(got.dk, want.dk, {.label = "dk"}));
+  EXPECT_TRUE(bitwise_equal(got.dv, want.dv, {.label = "dv"}));
+}
+
+class CpuAttention : public ::testing::TestWithParam<Mode> {};
+
+TEST_P(CpuAttention, SameBitsForAnyNumberOfThreads) {
+  for (const bool broadcast : {false, true}) {
+    AttentionCall one = random_call(GetParam().options, broadcast);
+    AttentionCall five = one;
+    core::set_num_threads(1);
+    one.run();
+    core::set_num_threads(5);
+    five.run();
+    core::set_num_threads(0);
+    expect_equal_bits(five, one);
+  }
+}
+
+TEST_P(CpuAttention, BroadcastQueriesEqualCopiesOfThem) {
+  AttentionCall shared = random_call(GetParam().options, true);
+  shared.run();
+  AttentionCall copies = shared;
+  copies.options.broadcast_q = false;
+  copies.cu_seqlens_q = {0, 100, 200, 300};
+  copies.q.clear();
+  for (int s = 0; s < 3; ++s) copies.q.insert(copies.q.end(), shared.q.begin(), shared.q.end());
+  copies.run();
+  EXPECT_TRUE(bitwise_equal(shared.o, copies.o, {.label = "o"}));
+  EXPECT_TRUE(bitwise_equal(shared.lse, copies.lse, {.label = "lse"}));
+  EXPECT_TRUE(bitwise_equal(shared.dk, copies.dk, {.label = "dk"}));
+  EXPECT_TRUE(bitwise_equal(shared.dv, copies.dv, {.label = "dv"}));
+  std::vector<double> sums(shared.dq.size());
+  for (std::size_t i = 0; i < copies.dq.size(); ++i) sums[i % sums.size()] += copies.dq[i];
+  EXPECT_TRUE(
+      expect_close(shared.dq, sums, {.metric = Metric::kRmsRel, .limit = 1e-6}, {.label = "dq"}));
+}
+
+TEST_P(CpuAttention, GradientsThatAreNotAskedForChangeNothing) {
+  AttentionCall all = random_call(GetParam().options);
+  all.run();
+  for (int wanted = 1; wanted < 7; ++wanted) {
+    AttentionCall some = random_call(GetParam().options);
+    some.run_forward();
+    attention::BackwardArgs args = some.backward_args();
+    if ((wanted & 1) == 0) args.dq = {};
+    if ((wanted & 2) == 0) args.dk = {};
+    if ((wanted & 4) == 0) args.dv = {};
+    attention::backward(args, some.options);
+    if ((wanted & 1) != 0) {
+      EXPECT_TRUE(bitwise_equal(some.dq, all.dq, {.label = "dq"}));
+    }
+    if ((wanted & 2) != 0) {
+      EXPECT_TRUE(bitwise_equal(some.dk, all.dk, {.label = "dk"}));
+    }
+    if ((wanted & 4) != 0) {
+      EXPECT_TRUE(bitwise_equal(some.dv, all.dv, {.label = "dv"}));
+    }
+  }
+}
+
+/// Slack rows of the inputs hold NaN, outputs and workspace 0xFF: slack of the outputs is 0.
+TEST_P(CpuAttention, SlackIsNeitherReadNorLeftUnwritten) {
+  AttentionCall plain = random_call(GetParam().options);
+  plain.run();
+  AttentionCall slack = random_call(GetParam().options);
+  const std::size_t more_q = 3 * 4 * 64, more_k = 5 * 2 * 64;
+  for (auto* values : {&slack.q, &slack.dout}) values->insert(values->end(), more_q, NAN);
+  for (auto* values : {&slack.k, &slack.v}) values->insert(values->end(), more_k, NAN);
+  slack.poison_all();
+  const auto run = [&](std::int64_t bytes, auto call) {
+    std::vector<std::byte> memory(static_cast<std::size_t>(bytes + 128), std::byte{0xFF});
+    std::byte* aligned = memory.data();
+    while (reinterpret_cast<std::uintptr_t>(aligned) % 64 != 0) ++aligned;
+    call(std::span(aligned, static_cast<std::size_t>(bytes)));
+    EXPECT_TRUE(std::all_of(aligned + bytes, memory.data() + memory.size(), [](std::byte b) {
+      return b == std::byte{0xFF};
+    })) << "wrote behind the workspace";
+  };
+  const attention::ForwardArgs forward = slack.forward_args();
+  const attention::BackwardArgs backward = slack.backward_args();
+  run(attention::forward_workspace_bytes(forward, slack.options),
+      [&](auto memory) { attention::forward(forward, slack.options, memory); });
+  run(attention::backward_workspace_bytes(backward, slack.options),
+      [&](auto memory) { attention::backward(backward, slack.options, memory); });
+  const auto expect_padded = [](const std::vector<float>& got, std::vector<float> want,
+                                std::size_t more, const char* label) {
+    want.insert(want.end(), more, 0.0f);
+    EXPECT_TRUE(bitwise_equal(got, want, {.label = label}));
+  };
+  expect_padded(slack.o, plain.o, more_q, "o");
+  expect_padded(slack.dq, plain.dq, more_q, "dq");
+  expect_padded(slack.dk, plain.dk, more_k, "dk");
+  expect_padded(slack.dv, plain.dv, more_k, "dv");
+  for (std::size_t i = 0; i < slack.lse.size(); ++i) {
+    const std::size_t head = i / 334, row = i % 334;
+    const float want =
+        row < 331 ? plain.lse[head * 331 + row] : -std::numeric_limits<float>::infinity();
+    ASSERT_EQ(slack.lse[i], want) << "lse of head " << head << ", row " << row;
+  }
+}
+
+/// A causal call in leak-free form: later tokens do not reach earlier rows. Without it they do, so
+/// the test would notice.
+TEST_P(CpuAttention, FutureTokensDoNotReachEarlierOutputs) {
+  AttentionCall before = random_call(GetParam().options);
+  before.options.causal = true;
+  before.cu_seqlens_q = before.cu_seqlens_k = {0, 331};
+  before.k.resize(331 * 2 * 64);
+  before.v.resize(331 * 2 * 64);
+  AttentionCall after = before;
+  constexpr std::int64_t kFirst = 150;  // of the tokens that change
+  for (auto* values : {&after.k, &after.v}) {
+    for (std::size_t i = kFirst * 2 * 64; i < values->size(); ++i) (*values)[i] *= -100.0f;
+  }
+  for (std::size_t i = kFirst * 4 * 64; i < after.q.size(); ++i) after.q[i] *= 50.0f;
+  before.run_forward();
+  after.run_forward();
+  const std::vector<float> got(after.o.begin(), after.o.begin() + kFirst * 4 * 64);
+  const std::vector<float> want(before.o.begin(), before.o.begin() + kFirst * 4 * 64);
+  const attention::Options& options = GetParam().options;
+  if (options.leak_free || options.precision == attention::Precision::kBf16) {
+    EXPECT_TRUE(bitwise_equal(got, want, {.label = "earlier o"}));
+  } else {
+    EXPECT_FALSE(bitwise_equal(got, want)) << "tokens of one block share a scale";
+  }
+}
+
+/// Every instruction set gives what the recipe test holds the fastest one to.
+TEST_P(CpuAttention, InstructionSetsAgreeUpToRoundings) {
+  AttentionCall best = random_call(GetParam().options);
+  best.run();
+  for (const cpu::Isa isa : cpu::supported_isas()) {
+    AttentionCall call = random_call(GetParam().options);
+    cpu::force_isa(isa);
+    call.run();
+    cpu::force_isa(std::nullopt);
+    const std::string label = std::string(cpu::kernels_of(isa).name) + " ";
+    const Tolerance close{.metric = Metric::kSqnrDb, .limit = 60};
+    EXPECT_TRUE(expect_close(call.o, best.o, close, {.label = label + "o"}));
+    EXPECT_TRUE(expect_close(call.dq, best.dq, close, {.label = label + "dq"}));
+    EXPECT_TRUE(expect_close(call.dk, best.dk, close, {.label = label + "dk"}));
+    EXPECT_TRUE(expect_close(call.dv, best.dv, close, {.label = label + "dv"}));
+    EXPECT_TRUE(expect_close(call.lse, best.lse, {.metric = Metric::kMaxAbs, .limit = 4e-6},
+                             {.label = label + "lse"}));
+  }
+}
+
+const auto name_of = [](const ::testing::TestParamInfo<Mode>& param) { return param.param.name; };
+INSTANTIATE_TEST_SUITE_P(Modes, CpuAttention, ::testing::ValuesIn(all_modes()), name_of);
+
+}  // namespace
+}  // namespace mxfa::testing
