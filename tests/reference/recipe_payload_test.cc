@@ -384,19 +384,19 @@ TEST(RecipeDqSum, TermsAndSumsAreRounded) {
       return format == DqAccum::kBf16 ? mx::round_bf16(value) : value;
     };
     Matrix<float> want(72, 64);
-    for (std::int64_t i = 0; i < 72; ++i) {
-      for (std::int64_t d = 0; d < 64; ++d) {
-        float sum = 0;
-        for (std::int64_t j0 = 0; j0 < 300; j0 += 128) {
-          double acc = 0;
-          for (std::int64_t j = j0; j < std::min<std::int64_t>(300, j0 + 128); ++j) {
-            acc += double{backward.ds_dequantized(i, j)} * operands.k.along_tokens.value(j, d);
-          }
-          const float term = static_cast<float>(acc) * static_cast<float>(problem.softmax_scale);
-          sum = round(sum + round(std::ldexp(term, backward.dq_exponent)));
+    for (std::int64_t element = 0; element < 72 * 64; ++element) {
+      const std::int64_t i = element / 64;
+      const std::int64_t d = element % 64;
+      float sum = 0;
+      for (std::int64_t j0 = 0; j0 < 300; j0 += 128) {
+        double acc = 0;
+        for (std::int64_t j = j0; j < std::min<std::int64_t>(300, j0 + 128); ++j) {
+          acc += double{backward.ds_dequantized(i, j)} * operands.k.along_tokens.value(j, d);
         }
-        want(i, d) = std::ldexp(sum, -backward.dq_exponent);
+        const float term = static_cast<float>(acc) * static_cast<float>(problem.softmax_scale);
+        sum = round(sum + round(std::ldexp(term, backward.dq_exponent)));
       }
+      want(i, d) = std::ldexp(sum, -backward.dq_exponent);
     }
     EXPECT_TRUE(testing::bitwise_equal(backward.dq.data, want.data, {.label = "dQ", .cols = 64}));
   }
