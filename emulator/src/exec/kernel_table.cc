@@ -1,5 +1,7 @@
 #include "exec/kernel_table.h"
 
+#include <algorithm>
+
 #include "exec/baseline.h"
 #include "exec/lanes/sink.h"
 
@@ -92,6 +94,13 @@ const KernelTable& KernelTable::best() {
 ir::ExecFn KernelTable::find(std::string_view key) const {
   const auto it = kernels_.find(std::string(key));
   return it == kernels_.end() ? nullptr : it->second;
+}
+
+std::vector<std::string> KernelTable::keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, fn] : kernels_) keys.push_back(key);
+  std::ranges::sort(keys);
+  return keys;
 }
 
 }  // namespace mxfa::emu::exec

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "ir/inst.h"
 
@@ -21,7 +22,7 @@ class KernelTable {
 
   /// Null where there is no kernel.
   ir::ExecFn find(std::string_view key) const;
-  std::size_t size() const { return kernels_.size(); }
+  std::vector<std::string> keys() const;
 
  private:
   explicit KernelTable(Isa isa);
