@@ -11,7 +11,7 @@ struct FloatFormat {
   int bias;
   std::uint64_t max_code;  ///< of the largest finite value, without sign
   std::uint64_t infinity;  ///< 0: the format has none
-  std::uint64_t nan;       ///< 0: the format has none
+  std::uint64_t nan;       ///< 0: the format has none, NaN becomes the largest value
 };
 
 FloatFormat describe(NumberFormat format) {
@@ -159,7 +159,7 @@ std::uint64_t round_to(NumberFormat format, const Unpacked& value, const Roundin
   if (format == NumberFormat::kUE8M0) return round_to_scale(value, rule);
   const FloatFormat f = describe(format);
   const int unused = format == NumberFormat::kTF32 ? 13 : 0;
-  if (value.nan) return f.nan << unused;
+  if (value.nan) return (f.nan != 0 ? f.nan : f.max_code) << unused;
   const std::uint64_t sign =
       value.negative ? std::uint64_t{1} << (f.exponent_bits + f.mantissa_bits) : std::uint64_t{0};
   const bool unbounded = f.infinity != 0;

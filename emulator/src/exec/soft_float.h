@@ -61,7 +61,7 @@ struct RoundingRule {
   std::uint32_t random = 0;      ///< kStochastic
   int random_bits = 0;
 };
-/// To a float format. NaN becomes the format's canonical one (zero where it has none).
+/// To a float format. NaN becomes the format's canonical one (the largest value where it has none).
 std::uint64_t round_to(NumberFormat format, const Unpacked& value, const RoundingRule& rule);
 
 /// The integral value nearest in the sense of `mode`.
