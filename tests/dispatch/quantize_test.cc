@@ -228,12 +228,10 @@ TEST(Quantize, AnyStrides) {
       std::reverse(scales_view.strides.begin(), scales_view.strides.begin() + scales_view.rank);
       quantize(strided, payload_view, scales_view, options);
       for (std::int64_t t = 0; t < tokens; ++t) {
-        for (std::int64_t h = 0; h < heads; ++h) {
-          for (std::int64_t d = 0; d < dim; ++d) {
-            ASSERT_EQ(payload_permuted.bytes()[(h * dim + d) * tokens + t],
-                      payload.bytes()[(t * heads + h) * dim + d])
-                << block_shape_name(block_shape) << " " << t << ", " << h << ", " << d;
-          }
+        for (std::int64_t column = 0; column < heads * dim; ++column) {
+          ASSERT_EQ(payload_permuted.bytes()[column * tokens + t],
+                    payload.bytes()[t * heads * dim + column])
+              << block_shape_name(block_shape) << " token " << t << ", column " << column;
         }
       }
       OwnedTensor values_contiguous(dtype, shape);

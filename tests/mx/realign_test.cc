@@ -34,6 +34,19 @@ std::vector<float> blocks_over(std::int64_t rows, std::int64_t cols, int spread,
   return values;
 }
 
+/// The largest scale byte of a non-zero value in the group of 32 rows that holds `row`.
+int group_scale(const QuantizedMatrix& source, std::int64_t row) {
+  int scale = 0;
+  const std::int64_t begin = row / 32 * 32;
+  for (std::int64_t r = begin; r < std::min<std::int64_t>(source.rows, begin + 32); ++r) {
+    for (std::int64_t c = 0; c < source.cols; ++c) {
+      const bool zero = (source.code(r, c) & 0x7F) == 0;
+      if (!zero) scale = std::max<int>(scale, source.scale(r, c));
+    }
+  }
+  return scale;
+}
+
 TEST(Realign, EqualsRoundingUnderTheGroupMaximum) {
   Rng rng(1);
   for (const BlockShape shape : {BlockShape::k1x32, BlockShape::k32x1, BlockShape::k32x32,
@@ -46,14 +59,7 @@ TEST(Realign, EqualsRoundingUnderTheGroupMaximum) {
       const QuantizedMatrix got = realign(source);
       EXPECT_EQ(got.block_shape, BlockShape::k32xD);
       for (std::int64_t row = 0; row < 70; ++row) {
-        int scale = 0;
-        for (std::int64_t r = row / 32 * 32; r < std::min<std::int64_t>(70, row / 32 * 32 + 32);
-             ++r) {
-          for (std::int64_t c = 0; c < 104; ++c) {
-            const bool zero = (source.code(r, c) & 0x7F) == 0;
-            if (!zero) scale = std::max<int>(scale, source.scale(r, c));
-          }
-        }
+        const int scale = group_scale(source, row);
         for (std::int64_t col = 0; col < 104; ++col) {
           const double value =
               std::ldexp(code_value(format, source.code(row, col)), source.scale(row, col) - scale);

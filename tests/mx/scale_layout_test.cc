@@ -15,20 +15,19 @@ namespace {
 constexpr std::array<std::pair<int, int>, 8> kSizes{
     {{1, 1}, {1, 5}, {128, 4}, {129, 4}, {128, 5}, {300, 9}, {384, 16}, {97, 33}}};
 
-/// The atom written as nested loops in memory order: 32 rows, 4 quarters of 32 rows, 4 K blocks.
+/// The atom written as nested loops in memory order: 32 rows, then 4 quarters of 32 rows with 4
+/// K blocks each.
 TEST(ScaleLayout, MemoryOrderIsTheAtomOrder) {
   for (const auto& [rows, k_blocks] : kSizes) {
     const TiledScaleLayout layout{rows, k_blocks};
     std::int64_t byte = 0;
-    for (std::int64_t row_atom = 0; row_atom < layout.row_atoms(); ++row_atom) {
-      for (std::int64_t k_atom = 0; k_atom < layout.k_atoms(); ++k_atom) {
-        for (int r = 0; r < 32; ++r) {
-          for (int quarter = 0; quarter < 4; ++quarter) {
-            for (int k = 0; k < 4; ++k, ++byte) {
-              const std::int64_t row = row_atom * 128 + quarter * 32 + r;
-              ASSERT_EQ(layout.offset(row, k_atom * 4 + k), byte) << rows << " x " << k_blocks;
-            }
-          }
+    for (std::int64_t atom = 0; atom < layout.row_atoms() * layout.k_atoms(); ++atom) {
+      const std::int64_t first_row = atom / layout.k_atoms() * 128;
+      const std::int64_t first_k = atom % layout.k_atoms() * 4;
+      for (int r = 0; r < 32; ++r) {
+        for (int i = 0; i < 16; ++i, ++byte) {
+          ASSERT_EQ(layout.offset(first_row + i / 4 * 32 + r, first_k + i % 4), byte)
+              << rows << " x " << k_blocks;
         }
       }
     }

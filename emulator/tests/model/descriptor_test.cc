@@ -69,13 +69,12 @@ TEST(ElementAddress, MatchesTheCanonicalLayoutsOfTheIsa) {
         d.sbo = 1024;
         const OperandShape shape{major, 128, 32 / es, es};
         const Canonical layout = canonical(d, major, es);
-        for (std::uint32_t mn = 0; mn < shape.mn; ++mn) {
-          for (std::uint32_t k = 0; k < shape.k; ++k) {
-            const std::uint32_t linear = d.start + (layout.mn.at(mn) + layout.k.at(k)) * es;
-            ASSERT_EQ(element_address(d, shape, mn, k), cute_swizzle(linear, swizzle_bits(swizzle)))
-                << "swizzle " << static_cast<int>(swizzle) << " major " << static_cast<int>(major)
-                << " es " << es << " mn " << mn << " k " << k;
-          }
+        for (std::uint32_t i = 0; i < shape.mn * shape.k; ++i) {
+          const std::uint32_t mn = i / shape.k, k = i % shape.k;
+          const std::uint32_t linear = d.start + (layout.mn.at(mn) + layout.k.at(k)) * es;
+          ASSERT_EQ(element_address(d, shape, mn, k), cute_swizzle(linear, swizzle_bits(swizzle)))
+              << "swizzle " << static_cast<int>(swizzle) << " major " << static_cast<int>(major)
+              << " es " << es << " mn " << mn << " k " << k;
         }
       }
     }
@@ -188,6 +187,29 @@ TEST(CheckOperand, FindsBadGeometry) {
   EXPECT_NE(text({Major::kMN, 32, 8, 4}).find("32-byte atoms"), std::string::npos);
 }
 
+/// The fetched bytes are those at the elements' addresses, and the ranges cover these and no other.
+void expect_fetch_and_ranges(const MatrixDescriptor& d, const OperandShape& shape,
+                             std::span<const std::byte> smem) {
+  std::vector<std::byte> got(shape.mn * 32);
+  fetch_operand(d, shape, smem, got);
+  std::set<std::uint32_t> want_bytes;
+  for (std::uint32_t i = 0; i < shape.mn * shape.k; ++i) {
+    const std::uint32_t address = element_address(d, shape, i / shape.k, i % shape.k);
+    ASSERT_EQ(std::memcmp(&got[i * shape.elem_bytes], &smem[address], shape.elem_bytes), 0);
+    for (std::uint32_t b = 0; b < shape.elem_bytes; ++b) want_bytes.insert(address + b);
+  }
+  std::set<std::uint32_t> got_bytes;
+  std::uint64_t end = 0;
+  for (const ByteRange& range : operand_ranges(d, shape)) {
+    EXPECT_GT(range.begin, end) << "joined and ascending";
+    end = range.begin + range.size;
+    for (std::uint64_t b = range.begin; b < end; ++b) {
+      got_bytes.insert(static_cast<std::uint32_t>(b));
+    }
+  }
+  ASSERT_EQ(got_bytes, want_bytes);
+}
+
 TEST(Operand, FetchAndRangesAgreeWithTheAddresses) {
   std::mt19937 rng(2);
   std::vector<std::byte> smem(65536);
@@ -200,26 +222,7 @@ TEST(Operand, FetchAndRangesAgreeWithTheAddresses) {
           MatrixDescriptor d{4096, 2048, 1024, swizzle, 0};
           const OperandShape shape{major, mn, 32 / es, es};
           check_operand(d, shape, smem.size());
-          std::vector<std::byte> got(mn * 32);
-          fetch_operand(d, shape, smem, got);
-          std::set<std::uint32_t> want_bytes;
-          for (std::uint32_t i = 0; i < mn; ++i) {
-            for (std::uint32_t k = 0; k < shape.k; ++k) {
-              const std::uint32_t address = element_address(d, shape, i, k);
-              ASSERT_EQ(std::memcmp(&got[(i * shape.k + k) * es], &smem[address], es), 0);
-              for (std::uint32_t b = 0; b < es; ++b) want_bytes.insert(address + b);
-            }
-          }
-          std::set<std::uint32_t> got_bytes;
-          std::uint64_t end = 0;
-          for (const ByteRange& range : operand_ranges(d, shape)) {
-            EXPECT_GT(range.begin, end) << "joined and ascending";
-            end = range.begin + range.size;
-            for (std::uint64_t b = range.begin; b < end; ++b) {
-              got_bytes.insert(static_cast<std::uint32_t>(b));
-            }
-          }
-          ASSERT_EQ(got_bytes, want_bytes);
+          expect_fetch_and_ranges(d, shape, smem);
         }
       }
     }

@@ -100,6 +100,19 @@ void record_all_arithmetic(std::integer_sequence<int, kKinds...>) {
   (record_arithmetic<kKinds>(), ...);
 }
 
+/// One digit, low or high, of the 16-byte chunk behind each row and half of a K-major operand.
+Words chunk_digits(std::uint64_t a, bool high) {
+  std::vector<std::uint8_t> image(24576);
+  for (std::uint32_t i = 0; i < 16384; ++i) {
+    image[i] = static_cast<std::uint8_t>(high ? i / 1024 : i / 16 % 64);
+  }
+  image[16384] = 1;             // row 0 of B picks k = 0
+  image[16384 + 128 + 16] = 1;  // row 1 picks k = 16
+  Words words(image.size() / 4);
+  std::memcpy(words.data(), image.data(), image.size());
+  return run_multiply<hopper::kS8>(words, a, descriptor(16384, 128, 128), Words(512));
+}
+
 /// The 16-byte chunk behind row and half of a K-major operand, for every start line and base
 /// offset.
 void record_lines() {
@@ -107,27 +120,15 @@ void record_lines() {
     Words all;
     for (std::uint32_t line = 0; line < 8; ++line) {
       for (std::uint32_t offset = 0; offset < 8; ++offset) {
-        Words digits[2];
-        for (int digit = 0; digit < 2; ++digit) {
-          std::vector<std::uint8_t> image(24576);
-          for (std::uint32_t i = 0; i < 16384; ++i) {
-            image[i] = static_cast<std::uint8_t>(digit == 0 ? i / 16 % 64 : i / 1024);
-          }
-          image[16384] = 1;             // row 0 of B picks k = 0
-          image[16384 + 128 + 16] = 1;  // row 1 picks k = 16
-          Words words(image.size() / 4);
-          std::memcpy(words.data(), image.data(), image.size());
-          const std::uint64_t a = descriptor(hopper::kLineBase + 128 * line, 0,
-                                             8 * hopper::row_width(code), code, offset);
-          digits[digit] =
-              run_multiply<hopper::kS8>(words, a, descriptor(16384, 128, 128), Words(512));
-        }
-        for (std::uint32_t row = 0; row < 64; ++row) {
+        const std::uint64_t a = descriptor(hopper::kLineBase + 128 * line, 0,
+                                           8 * hopper::row_width(code), code, offset);
+        const Words low = chunk_digits(a, false);
+        const Words high = chunk_digits(a, true);
+        for (std::uint32_t i = 0; i < 128; ++i) {
+          const std::uint32_t row = i / 2, half = i % 2;
           const std::uint32_t thread = row / 16 * 32 + row % 8 * 4;
-          for (std::uint32_t half = 0; half < 2; ++half) {
-            const std::uint32_t at = (row % 16 / 8 * 2 + half) * 128 + thread;
-            all.push_back(digits[0][at] + 64 * digits[1][at]);
-          }
+          const std::uint32_t at = (row % 16 / 8 * 2 + half) * 128 + thread;
+          all.push_back(low[at] + 64 * high[at]);
         }
       }
     }
@@ -136,12 +137,13 @@ void record_lines() {
 }
 
 // clang-format off
-#define REGS32 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22," \
-               "%23,%24,%25,%26,%27,%28,%29,%30,%31}"
+#define REGS32 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21"    \
+               ",%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}"
 #define F8(D, I) "+f"(D[I]), "+f"(D[I + 1]), "+f"(D[I + 2]), "+f"(D[I + 3]), "+f"(D[I + 4]), \
                  "+f"(D[I + 5]), "+f"(D[I + 6]), "+f"(D[I + 7])
-#define MMA_N64(TAIL)                                                                              \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " REGS32 ", %32, %33, 1, 1, 1, " \
+#define MMA_N64(TAIL)                                                                             \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "                              \
+               REGS32 ", %32, %33, 1, 1, 1, "                                                     \
                TAIL ";" : F8(d, 0), F8(d, 8), F8(d, 16), F8(d, 24) : "l"(a + base), "l"(b + base))
 // clang-format on
 

@@ -85,10 +85,8 @@ TEST(HopperRecorded, Arithmetic) {
         where.b = MatrixDescriptor{2048, 128, 128, Swizzle::kNone, 0};
         where.smem = smem;
         std::vector<std::uint32_t*> rows;
-        for (std::uint32_t warp = 0; warp < 4; ++warp) {
-          for (std::uint32_t reg = 0; reg < regs; ++reg) {
-            rows.push_back(d.data() + 128 * reg + 32 * warp);
-          }
+        for (std::uint32_t i = 0; i < 4 * regs; ++i) {
+          rows.push_back(d.data() + 128 * (i % regs) + 32 * (i / regs));  // warp by warp
         }
         const std::vector<const std::uint32_t*> const_rows(rows.begin(), rows.end());
         wgmma(op, where, unit, const_rows, rows);
@@ -110,10 +108,9 @@ TEST(HopperRecorded, StartLinesAndBaseOffsets) {
       for (std::uint32_t offset = 0; offset < 8; ++offset) {
         const MatrixDescriptor desc{hopper::kLineBase + 128 * line, 0, 8 * hopper::row_width(code),
                                     kWgmmaCodes[code], offset};
-        for (std::uint32_t row = 0; row < 64; ++row) {
-          for (std::uint32_t half = 0; half < 2; ++half) {
-            all.push_back(element_address(desc, {Major::kK, 64, 32, 1}, row, 16 * half) / 16);
-          }
+        for (std::uint32_t i = 0; i < 128; ++i) {
+          const std::uint32_t row = i / 2, half = i % 2;
+          all.push_back(element_address(desc, {Major::kK, 64, 32, 1}, row, 16 * half) / 16);
         }
       }
     }
@@ -130,13 +127,11 @@ TEST(HopperRecorded, MajorsOfBothOperands) {
         const hopper::Strides strides = hopper::major_strides(code, variant);
         const MatrixDescriptor desc{hopper::kMajorBase, strides.lbo, strides.sbo, kWgmmaCodes[code],
                                     0};
-        for (std::uint32_t reg = 0; reg < 32; ++reg) {
-          for (std::uint32_t thread = 0; thread < 128; ++thread) {
-            const FragmentCoord at = wgmma_d_coord(thread, reg);
-            const std::uint32_t mn = test == 2 ? at.col : at.row;
-            const std::uint32_t k = (test == 2 ? at.row : at.col) % 16;
-            all.push_back(element_address(desc, shape, mn, k) / 2);
-          }
+        for (std::uint32_t i = 0; i < 32 * 128; ++i) {
+          const FragmentCoord at = wgmma_d_coord(i % 128, i / 128);
+          const std::uint32_t mn = test == 2 ? at.col : at.row;
+          const std::uint32_t k = (test == 2 ? at.row : at.col) % 16;
+          all.push_back(element_address(desc, shape, mn, k) / 2);
         }
       }
     }

@@ -45,6 +45,10 @@ struct Random {
       value = std::ldexp(s, static_cast<int>(rng() % static_cast<unsigned>(spread)) - spread / 2);
     }
   }
+  /// The same for a sum over `spread` binades; 8-bit types are narrow enough as they are.
+  void narrow_wide(Multiplicand& x, int spread) {
+    if (mma_type_bytes(x.type) > 1) narrow(x, x.type == MmaType::kF16 ? 4 : spread / 2);
+  }
 };
 
 constexpr MmaType kTypes[] = {MmaType::kE4M3, MmaType::kE5M2, MmaType::kF16, MmaType::kBF16,
@@ -96,10 +100,8 @@ TEST(MmaUnit, EveryTypeAndModeEqualsTheScalarDefinition) {
         for (const std::uint32_t n : {8u, 40u}) {
           Multiplicand a = random.operand(type, 13, depth_of(type), 0);
           Multiplicand b = random.operand(type, n, depth_of(type), 0, true);
-          if (mma_type_bytes(type) > 1) {
-            random.narrow(a, type == MmaType::kF16 ? 4 : spread / 2);
-            random.narrow(b, type == MmaType::kF16 ? 4 : spread / 2);
-          }
+          random.narrow_wide(a, spread);
+          random.narrow_wide(b, spread);
           const auto d = random_accumulator(13u * n, random.rng, spread);
           expect_tile_f32(a, b, mode, true, {}, d);
           expect_tile_f32(a, b, mode, false, {}, d);
@@ -179,14 +181,12 @@ TEST(MmaUnit, HalfAccumulators) {
         const auto before = d;
         MmaUnit unit(mode);
         unit.f16(a, b, true, d);
-        for (std::uint32_t m = 0; m < 20; ++m) {
-          for (std::uint32_t n = 0; n < 24; ++n) {
-            const mx::MmaElement one{type, type, accumulator_rule(mode, type), 0};
-            ASSERT_EQ(d[m * 24 + n],
-                      one.f16(std::span(a.values).subspan(m * a.k, a.k),
-                              std::span(b.values).subspan(n * b.k, b.k), before[m * 24 + n]))
-                << mma_type_name(type) << " " << arithmetic_mode_name(mode) << " " << m << "," << n;
-          }
+        for (std::uint32_t i = 0; i < d.size(); ++i) {
+          const std::uint32_t m = i / 24, n = i % 24;
+          const mx::MmaElement one{type, type, accumulator_rule(mode, type), 0};
+          ASSERT_EQ(d[i], one.f16(std::span(a.values).subspan(m * a.k, a.k),
+                                  std::span(b.values).subspan(n * b.k, b.k), before[i]))
+              << mma_type_name(type) << " " << arithmetic_mode_name(mode) << " " << m << "," << n;
         }
       }
     }
@@ -257,15 +257,14 @@ TEST(MmaUnit, Integers) {
     for (const bool signed_b : {true, false}) {
       std::vector<std::int32_t> d(32, 7);
       mma_s32({a, signed_a, 4, 32}, {b, signed_b, 8, 32}, true, false, d);
-      for (int m = 0; m < 4; ++m) {
-        for (int n = 0; n < 8; ++n) {
-          int want = 7;
-          for (int k = 0; k < 32; ++k) {
-            const int x = static_cast<int>(a[m * 32 + k]), y = static_cast<int>(b[n * 32 + k]);
-            want += (signed_a && x > 127 ? x - 256 : x) * (signed_b && y > 127 ? y - 256 : y);
-          }
-          ASSERT_EQ(d[m * 8 + n], want);
+      for (int i = 0; i < 32; ++i) {
+        const int m = i / 8, n = i % 8;
+        int want = 7;
+        for (int k = 0; k < 32; ++k) {
+          const int x = static_cast<int>(a[m * 32 + k]), y = static_cast<int>(b[n * 32 + k]);
+          want += (signed_a && x > 127 ? x - 256 : x) * (signed_b && y > 127 ? y - 256 : y);
         }
+        ASSERT_EQ(d[i], want);
       }
     }
   }

@@ -265,18 +265,14 @@ TEST(Tcgen05Mma, Bf16WithM64UsesHalfOfTheLanes) {
       mma.disable_lanes[2] = 1u << (base_lane + 3);  // row 35
       MmaUnit unit(ArithmeticMode::kBlackwell);
       tcgen05_mma(mma, smem, tmem, unit);
-      for (std::uint32_t lane = 0; lane < 128; ++lane) {
-        for (std::uint32_t column = 8; column < 32; ++column) {
-          const std::uint32_t within = lane % 32;
-          const bool used = within / 16 * 16 == base_lane;
-          const std::uint32_t m = lane / 32 * 16 + within % 16;
-          int want = 1;
-          for (int i = 0; used && m != 35 && i < 16; ++i) {
-            want += a[m * 16 + i] * b[(column - 8) * 16 + i];
-          }
-          ASSERT_EQ(mx::bits_float(tmem.read(lane, column)), static_cast<float>(want))
-              << "lane " << lane << " column " << column;
-        }
+      for (std::uint32_t cell = 0; cell < 128 * 24; ++cell) {
+        const std::uint32_t lane = cell / 24, n = cell % 24, within = lane % 32;
+        const bool used = within / 16 * 16 == base_lane;
+        const std::uint32_t m = lane / 32 * 16 + within % 16;
+        int want = 1;
+        for (int i = 0; used && m != 35 && i < 16; ++i) want += a[m * 16 + i] * b[n * 16 + i];
+        ASSERT_EQ(mx::bits_float(tmem.read(lane, 8 + n)), static_cast<float>(want))
+            << "lane " << lane << " column " << 8 + n;
       }
     }
   }

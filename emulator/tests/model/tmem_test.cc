@@ -103,6 +103,17 @@ TensorMemory full_memory() {
   return tmem;
 }
 
+/// Number of different cells in the ranges.
+std::size_t covered_cells(const std::vector<TmemRange>& ranges) {
+  std::set<std::pair<std::uint32_t, std::uint32_t>> covered;
+  for (const TmemRange& r : ranges) {
+    for (std::uint32_t l = 0; l < r.lanes; ++l) {
+      for (std::uint32_t c = 0; c < r.columns; ++c) covered.insert({r.lane + l, r.column + c});
+    }
+  }
+  return covered.size();
+}
+
 TEST(TmemLoad, EveryWarpAndShape) {
   const TensorMemory tmem = full_memory();
   const TmemShape shapes[] = {TmemShape::k32x32b, TmemShape::k16x64b, TmemShape::k16x128b,
@@ -116,25 +127,17 @@ TEST(TmemLoad, EveryWarpAndShape) {
         const std::uint32_t address = encode_tmem_address({lane0, 40});
         Registers regs(tmem_registers(access));
         tmem_load(access, address, warp, tmem, regs.pointers);
-        for (std::uint32_t reg = 0; reg < regs.rows.size(); ++reg) {
-          for (std::uint32_t t = 0; t < 32; ++t) {
-            const TmemAddress cell = tmem_cell(access, t, reg);
-            std::uint32_t column = 40 + (pack ? 2 * cell.column : cell.column);
-            if (shape == TmemShape::k16x32bx2 && t >= 16) column += 100;
-            const std::uint32_t lane = lane0 + cell.lane;
-            const std::uint32_t want = pack ? (column | (column + 1) << 16) : (lane << 16 | column);
-            ASSERT_EQ(regs.rows[reg][t], want);
-          }
+        for (std::uint32_t i = 0; i < regs.rows.size() * 32; ++i) {
+          const std::uint32_t reg = i / 32, t = i % 32;
+          const TmemAddress cell = tmem_cell(access, t, reg);
+          std::uint32_t column = 40 + (pack ? 2 * cell.column : cell.column);
+          column += shape == TmemShape::k16x32bx2 && t >= 16 ? 100 : 0;
+          const std::uint32_t lane = lane0 + cell.lane;
+          const std::uint32_t want = pack ? (column | (column + 1) << 16) : (lane << 16 | column);
+          ASSERT_EQ(regs.rows[reg][t], want);
         }
-        std::set<std::pair<std::uint32_t, std::uint32_t>> covered;
-        for (const TmemRange& r : tmem_ranges(access, address, warp)) {
-          for (std::uint32_t l = 0; l < r.lanes; ++l) {
-            for (std::uint32_t c = 0; c < r.columns; ++c) {
-              covered.insert({r.lane + l, r.column + c});
-            }
-          }
-        }
-        EXPECT_EQ(covered.size(), regs.rows.size() * 32u * (pack ? 2u : 1u));
+        EXPECT_EQ(covered_cells(tmem_ranges(access, address, warp)),
+                  regs.rows.size() * 32u * (pack ? 2u : 1u));
       }
     }
   }

@@ -52,16 +52,14 @@ TEST(Ldmatrix, M8N8InWords) {
       const auto touched = ldmatrix(access, memory, regs);
       EXPECT_EQ(touched.size(), 8u * num);
       for (std::uint32_t matrix = 0; matrix < num; ++matrix) {
-        for (std::uint32_t row = 0; row < 8; ++row) {
-          for (std::uint32_t col = 0; col < 8; ++col) {
-            // Element (row, col) of the fragment sits in lane 4*row + col/2, half col%2; transposed
-            // it comes from memory element (col, row).
-            const std::uint32_t from_row = trans ? col : row, from_col = trans ? row : col;
-            const std::uint32_t want =
-                half_at(smem, addresses[matrix * 8 + from_row] + 2 * from_col);
-            const std::uint32_t word = lanes.rows[matrix][4 * row + col / 2];
-            ASSERT_EQ(word >> (16 * (col % 2)) & 0xFFFF, want);
-          }
+        for (std::uint32_t i = 0; i < 64; ++i) {
+          // Element (row, col) of the fragment sits in lane 4*row + col/2, half col%2; transposed
+          // it comes from memory element (col, row).
+          const std::uint32_t row = i / 8, col = i % 8;
+          const std::uint32_t from_row = trans ? col : row, from_col = trans ? row : col;
+          const std::uint32_t want = half_at(smem, addresses[matrix * 8 + from_row] + 2 * from_col);
+          const std::uint32_t word = lanes.rows[matrix][4 * row + col / 2];
+          ASSERT_EQ(word >> (16 * (col % 2)) & 0xFFFF, want);
         }
       }
     }

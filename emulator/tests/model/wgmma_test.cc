@@ -38,23 +38,19 @@ struct Registers {
 TEST(WgmmaFragments, DLayout) {
   for (std::uint32_t n = 8; n <= 256; n += 8) {
     std::set<std::pair<std::uint32_t, std::uint32_t>> seen;
-    for (std::uint32_t warp = 0; warp < 4; ++warp) {
-      for (std::uint32_t g = 0; g < 8; ++g) {
-        for (std::uint32_t t = 0; t < 4; ++t) {
-          std::uint32_t reg = 0;
-          for (std::uint32_t block = 0; block < n / 8; ++block) {
-            for (const std::uint32_t down : {0u, 8u}) {
-              for (const std::uint32_t right : {0u, 1u}) {
-                const FragmentCoord at = wgmma_d_coord(warp * 32 + g * 4 + t, reg++);
-                EXPECT_EQ(at.row, warp * 16 + g + down);
-                EXPECT_EQ(at.col, block * 8 + 2 * t + right);
-                seen.insert({at.row, at.col});
-              }
-            }
-          }
-          EXPECT_EQ(reg, n / 2);
+    for (std::uint32_t thread = 0; thread < 128; ++thread) {
+      const std::uint32_t warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
+      std::uint32_t reg = 0;
+      for (std::uint32_t block = 0; block < n / 8; ++block) {
+        for (std::uint32_t i = 0; i < 4; ++i) {
+          const std::uint32_t down = i / 2 * 8, right = i % 2;
+          const FragmentCoord at = wgmma_d_coord(thread, reg++);
+          EXPECT_EQ(at.row, warp * 16 + g + down);
+          EXPECT_EQ(at.col, block * 8 + 2 * t + right);
+          seen.insert({at.row, at.col});
         }
       }
+      EXPECT_EQ(reg, n / 2);
     }
     EXPECT_EQ(seen.size(), 64u * n);
   }
@@ -65,19 +61,16 @@ TEST(WgmmaFragments, ALayout) {
   for (const std::uint32_t es : {1u, 2u, 4u}) {
     const std::uint32_t per_reg = 4 / es, k = 32 / es;
     std::set<std::pair<std::uint32_t, std::uint32_t>> seen;
-    for (std::uint32_t warp = 0; warp < 4; ++warp) {
-      for (std::uint32_t g = 0; g < 8; ++g) {
-        for (std::uint32_t t = 0; t < 4; ++t) {
-          const std::uint32_t rows[4] = {g, g + 8, g, g + 8};
-          const std::uint32_t first_k[4] = {0, 0, k / 2, k / 2};
-          for (std::uint32_t reg = 0; reg < 4; ++reg) {
-            for (std::uint32_t e = 0; e < per_reg; ++e) {
-              const FragmentCoord at = wgmma_a_coord(warp * 32 + g * 4 + t, reg, e, es);
-              EXPECT_EQ(at.row, warp * 16 + rows[reg]);
-              EXPECT_EQ(at.col, first_k[reg] + t * per_reg + e);
-              seen.insert({at.row, at.col});
-            }
-          }
+    for (std::uint32_t thread = 0; thread < 128; ++thread) {
+      const std::uint32_t warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
+      const std::uint32_t rows[4] = {g, g + 8, g, g + 8};
+      const std::uint32_t first_k[4] = {0, 0, k / 2, k / 2};
+      for (std::uint32_t reg = 0; reg < 4; ++reg) {
+        for (std::uint32_t e = 0; e < per_reg; ++e) {
+          const FragmentCoord at = wgmma_a_coord(thread, reg, e, es);
+          EXPECT_EQ(at.row, warp * 16 + rows[reg]);
+          EXPECT_EQ(at.col, first_k[reg] + t * per_reg + e);
+          seen.insert({at.row, at.col});
         }
       }
     }
