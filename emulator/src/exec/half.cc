@@ -80,10 +80,8 @@ double finish(double value, const Rules& rules, double flush_below) {
 }
 
 /// in.op[0] = d, the operands follow; kParts values of 16 bits a register.
-template <NumberFormat kFormat, int kParts, int kArity, Function kFunction, bool kFlush,
-          bool kSaturate, bool kRelu>
+template <NumberFormat kFormat, int kParts, int kArity, Function kFunction, Rules kRules>
 void run(Context& c, const Inst& in, std::uint32_t mask) {
-  constexpr Rules kRules{kFlush, kSaturate, kRelu};
   constexpr Half kHalf{kFormat};
   auto* d = c.row<std::uint32_t>(in.op[0]);
   const std::uint32_t* s[3];
@@ -94,7 +92,7 @@ void run(Context& c, const Inst& in, std::uint32_t mask) {
     for (int part = 0; part < kParts; ++part) {
       const int shift = 16 * part;
       double v[3];
-      for (int k = 0; k < 3; ++k) v[k] = kHalf.decode(s[k][i] >> shift, kFlush);
+      for (int k = 0; k < 3; ++k) v[k] = kHalf.decode(s[k][i] >> shift, kRules.flush);
       const double r = kArity == 3 ? fused(v[0], v[1], v[2]) : kFunction(v[0], v[1], v[2]);
       result |= kHalf.encode(finish(r, kRules, 6.103515625e-5)) << shift;
     }
@@ -179,17 +177,18 @@ struct Adder {
 
   template <int kArity, Function kFunction>
   void op(const char* name) const {
-    s.add(name, "", type, &run<kFormat, kParts, kArity, kFunction, false, false, false>);
+    s.add(name, "", type, &run<kFormat, kParts, kArity, kFunction, Rules{}>);
     if constexpr (kFormat == NumberFormat::kF16) {
-      s.add(name, "ftz", type, &run<kFormat, kParts, kArity, kFunction, true, false, false>);
+      s.add(name, "ftz", type, &run<kFormat, kParts, kArity, kFunction, Rules{.flush = true}>);
     }
   }
   template <int kArity, Function kFunction>
   void saturating(const char* name) const {
     op<kArity, kFunction>(name);
     if constexpr (kFormat == NumberFormat::kF16) {
-      s.add(name, "sat", type, &run<kFormat, kParts, kArity, kFunction, false, true, false>);
-      s.add(name, "ftz.sat", type, &run<kFormat, kParts, kArity, kFunction, true, true, false>);
+      s.add(name, "sat", type, &run<kFormat, kParts, kArity, kFunction, Rules{.saturate = true}>);
+      s.add(name, "ftz.sat", type,
+            &run<kFormat, kParts, kArity, kFunction, Rules{.flush = true, .saturate = true}>);
     }
   }
   template <bool kMax>
@@ -202,9 +201,9 @@ struct Adder {
   }
   template <Function kFunction>
   void add_variant(const char* name, const char* plain, const char* ftz) const {
-    s.add(name, plain, type, &run<kFormat, kParts, 2, kFunction, false, false, false>);
+    s.add(name, plain, type, &run<kFormat, kParts, 2, kFunction, Rules{}>);
     if constexpr (kFormat == NumberFormat::kF16) {
-      s.add(name, ftz, type, &run<kFormat, kParts, 2, kFunction, true, false, false>);
+      s.add(name, ftz, type, &run<kFormat, kParts, 2, kFunction, Rules{.flush = true}>);
     }
   }
   template <int kOp>
@@ -218,13 +217,14 @@ struct Adder {
     saturating<2, sub>("sub");
     saturating<2, mul>("mul");
     saturating<3, add>("fma");
-    s.add("fma", "relu", type, &run<kFormat, kParts, 3, add, false, false, true>);
-    s.add("fma", "ftz.relu", type, &run<kFormat, kParts, 3, add, true, false, true>);
+    s.add("fma", "relu", type, &run<kFormat, kParts, 3, add, Rules{.relu = true}>);
+    s.add("fma", "ftz.relu", type,
+          &run<kFormat, kParts, 3, add, Rules{.flush = true, .relu = true}>);
     extremes<true>();
     extremes<false>();
     op<1, tanh_of>("tanh");
     op<1, exp2_of>("ex2");
-    s.add("ex2", "ftz", type, &run<kFormat, kParts, 1, exp2_of, false, false, false>);
+    s.add("ex2", "ftz", type, &run<kFormat, kParts, 1, exp2_of, Rules{}>);
     for (const char* ftz : {"", "ftz"}) {
       s.add("abs", ftz, type, &sign<kParts, true>);
       s.add("neg", ftz, type, &sign<kParts, false>);
