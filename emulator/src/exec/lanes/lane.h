@@ -99,9 +99,7 @@ template <class F, class R, class... A>
 struct Kernel<R(A...), F> {
   template <class... P>
   [[gnu::always_inline]] static inline void loop(Slot<R>* d, const P*... p) {
-#if defined(__clang__)
-#pragma clang loop vectorize(assume_safety)
-#else
+#if !defined(__clang__)  // whose own pragma would warn wherever a loop does not vectorize
 #pragma GCC ivdep
 #endif
     for (int i = 0; i < kLanes; ++i) d[i] = pack<R>(F{}(static_cast<A>(p[i])...));
