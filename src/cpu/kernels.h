@@ -96,6 +96,16 @@ struct RoundTile {
   std::int64_t pair_ld = 0;
 };
 
+/// 32 columns of up to 32 rows of RMSNorm's output, y = x * rstd * weight.
+struct NormSquare {
+  std::int64_t rows = 0;
+  const std::uint16_t* x = nullptr;  ///< BF16 [rows, ld]
+  std::int64_t ld = 0;               ///< of x and codes
+  const float* rstd = nullptr;       ///< [rows]
+  const float* weight = nullptr;     ///< [32]
+  std::uint8_t* codes = nullptr;     ///< out: E4M3 [rows, ld]
+};
+
 struct Kernels {
   Isa isa;
   std::string_view name;
@@ -121,6 +131,10 @@ struct Kernels {
                       std::int64_t count);
   /// Sum of squares of a row in the order of mx/row_sum.h, bit for bit on every machine.
   float (*sum_squares)(const float* values, std::int64_t count);
+  float (*sum_squares_bf16)(const std::uint16_t* values, std::int64_t count);
+  /// One 32 x 32 square of MXFP8, rounded-up scale, bit for bit mx::quantize_block(); returns the
+  /// scale.
+  std::uint8_t (*norm_square)(const NormSquare&);
   /// y[i] = x[i] * factor * weight[i], rounded twice.
   void (*normalize)(const float* x, float factor, const float* weight, float* y,
                     std::int64_t count);

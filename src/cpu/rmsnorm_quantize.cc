@@ -8,7 +8,6 @@
 #include "core/parallel.h"
 #include "cpu/kernels.h"
 #include "mx/convert.h"
-#include "mx/quantize.h"
 #include "mx/row_sum.h"
 #include "mx/scale_layout.h"
 
@@ -25,21 +24,24 @@ class TileWriter {
         outputs_(outputs) {}
 
   /// Every byte of both orientations' atoms of one group of 32 rows; `scales` empty for a group
-  /// that lies past the matrix.
+  /// that lies past the matrix. All rows of a group have the same four bytes of an atom.
   void write(std::int64_t group, std::span<const std::uint8_t> scales) const {
-    const auto scale_of = [&](std::int64_t row, std::int64_t column) -> std::uint8_t {
-      if (scales.empty() || row >= rows_ || column >= dim_) return 0;
-      return scales[static_cast<std::size_t>(column / kScaleBlock)];
+    const auto scale_of = [&](std::int64_t square) -> std::uint8_t {
+      return square < std::ssize(scales) ? scales[static_cast<std::size_t>(square)] : 0;
     };
-    for (std::int64_t row = group * kScaleBlock; row < (group + 1) * kScaleBlock; ++row) {
-      for (std::int64_t block = 0; block < along_dim_.k_atoms() * mx::kAtomCols; ++block) {
-        outputs_.scales_dim[along_dim_.offset(row, block)] = scale_of(row, block * kScaleBlock);
-      }
+    constexpr int kRowBytes = 16;  // from one row of a group to the next
+    const std::int64_t first = group * kScaleBlock;
+    const std::int64_t real = std::clamp<std::int64_t>(rows_ - first, 0, kScaleBlock);
+    for (std::int64_t block = 0; block < along_dim_.k_atoms() * mx::kAtomCols; ++block) {
+      std::uint8_t* const out = outputs_.scales_dim.data() + along_dim_.offset(first, block);
+      const std::uint8_t scale = scale_of(block);
+      for (std::int64_t r = 0; r < kScaleBlock; ++r) out[r * kRowBytes] = r < real ? scale : 0;
     }
-    const std::int64_t padded_dim = along_rows_.row_atoms() * mx::kAtomRows;
-    for (std::int64_t column = 0; column < padded_dim; ++column) {
-      outputs_.scales_rows[along_rows_.offset(column, group)] =
-          scale_of(group * kScaleBlock, column);
+    for (std::int64_t square = 0; square < along_rows_.row_atoms() * mx::kAtomCols; ++square) {
+      std::uint8_t* const out =
+          outputs_.scales_rows.data() + along_rows_.offset(square * kScaleBlock, group);
+      const std::uint8_t scale = scale_of(square);
+      for (std::int64_t c = 0; c < kScaleBlock; ++c) out[c * kRowBytes] = scale;
     }
   }
   std::int64_t padded_groups() const { return along_rows_.k_atoms() * mx::kAtomCols; }
@@ -75,24 +77,33 @@ void rmsnorm_quantize(std::span<const std::uint16_t> x, std::span<const std::uin
   expect_size(std::ssize(outputs.rstd), rows, "rstd");
   std::vector<float> weights(static_cast<std::size_t>(dim));
   mx::decode_bf16_row(weight.data(), weights.data(), dim);
-  core::parallel_for(writer.padded_groups(), [&](std::int64_t group) {
+  const auto quantize_group = [&](std::int64_t group) {
     const std::int64_t first = group * kScaleBlock;
     const std::int64_t count = std::min<std::int64_t>(kScaleBlock, rows - first);
     if (count <= 0) return writer.write(group, {});
-    std::vector<float> y(static_cast<std::size_t>(count * dim));
-    for (std::int64_t r = 0; r < count; ++r) {
-      float* const row = y.data() + r * dim;
-      mx::decode_bf16_row(x.data() + (first + r) * dim, row, dim);
-      const float mean = kernels().sum_squares(row, dim) / static_cast<float>(dim);
-      const float rstd = 1.0f / std::sqrt(mean + eps);
-      outputs.rstd[first + r] = rstd;
-      kernels().normalize(row, rstd, weights.data(), row, dim);
+    for (std::int64_t r = first; r < first + count; ++r) {
+      const float mean =
+          kernels().sum_squares_bf16(x.data() + r * dim, dim) / static_cast<float>(dim);
+      outputs.rstd[r] = 1.0f / std::sqrt(mean + eps);
     }
-    std::vector<std::uint8_t> scales(static_cast<std::size_t>(dim / kScaleBlock));
-    mx::RowGroupQuantizer({.block_shape = BlockShape::k32x32}, dim)
-        .run(y.data(), dim, static_cast<int>(count), outputs.codes.data() + first * dim, dim,
-             scales.data());
+    std::uint8_t scales_data[mx::row_sum::kMaxColumns / kScaleBlock];
+    const std::span scales(scales_data, static_cast<std::size_t>(dim / kScaleBlock));
+    for (std::int64_t col = 0; col < dim; col += kScaleBlock) {
+      scales[static_cast<std::size_t>(col / kScaleBlock)] =
+          kernels().norm_square({.rows = count,
+                                 .x = x.data() + first * dim + col,
+                                 .ld = dim,
+                                 .rstd = outputs.rstd.data() + first,
+                                 .weight = weights.data() + col,
+                                 .codes = outputs.codes.data() + first * dim + col});
+    }
     writer.write(group, scales);
+  };
+  constexpr std::int64_t kChunkGroups = 8;
+  const std::int64_t groups = writer.padded_groups();
+  core::parallel_for((groups + kChunkGroups - 1) / kChunkGroups, [&](std::int64_t chunk) {
+    const std::int64_t end = std::min(groups, (chunk + 1) * kChunkGroups);
+    for (std::int64_t group = chunk * kChunkGroups; group < end; ++group) quantize_group(group);
   });
 }
 

@@ -182,14 +182,18 @@ TensorView OperandMaker::bf16_copy(const TensorView& tensor) {
   return make_tensor(out, DType::kBF16, tensor.dims());
 }
 
-TensorView OperandMaker::contiguous_bytes(const TensorView& tensor) {
-  auto* const out = arena_.take<std::uint8_t>(tensor.num_elements());
+TensorView OperandMaker::contiguous_copy(const TensorView& tensor) {
+  const auto size = static_cast<std::int64_t>(dtype_size(tensor.dtype));
+  auto* const out = arena_.take<std::uint8_t>(tensor.num_elements() * size);
   if (!arena_.counting()) {
     const Packed from = as_packed(tensor);
     for_each_row(from, [&](std::int64_t token, std::int64_t head) {
-      const auto* source = static_cast<const std::uint8_t*>(tensor.data) + from.offset(token, head);
-      std::uint8_t* to = out + (token * from.heads + head) * from.dim;
-      for (std::int64_t i = 0; i < from.dim; ++i) to[i] = source[i * from.dim_stride];
+      const auto* source =
+          static_cast<const std::uint8_t*>(tensor.data) + from.offset(token, head) * size;
+      std::uint8_t* to = out + (token * from.heads + head) * from.dim * size;
+      for (std::int64_t i = 0; i < from.dim; ++i) {
+        std::copy_n(source + i * from.dim_stride * size, size, to + i * size);
+      }
     });
   }
   return make_tensor(out, tensor.dtype, tensor.dims());
@@ -217,7 +221,7 @@ cpu::Operand OperandMaker::quantized(const attention::Tensor& tensor, const Role
   };
   if (tensor.values.dtype == DType::kE4M3) {
     const bool adjacent = tensor.values.strides[2] == 1;
-    return with_scales(adjacent ? tensor.values : contiguous_bytes(tensor.values), tensor.scales);
+    return with_scales(adjacent ? tensor.values : contiguous_copy(tensor.values), tensor.scales);
   }
   TensorView cu_seqlens;
   QuantizeOptions options = quantize_options(role, cu_seqlens);
@@ -235,9 +239,9 @@ cpu::Operand OperandMaker::quantized(const attention::Tensor& tensor, const Role
 
 cpu::Operand OperandMaker::values(const attention::Tensor& tensor, const Role& role) {
   if (tensor.values.dtype == DType::kE4M3) return quantized(tensor, role);
+  if (tensor.values.dtype == DType::kF16) return operand(bf16_copy(tensor.values), role);
   const bool adjacent = tensor.values.strides[2] == 1;
-  const bool readable = tensor.values.dtype == DType::kBF16 || tensor.values.dtype == DType::kF32;
-  return operand(adjacent && readable ? tensor.values : bf16_copy(tensor.values), role);
+  return operand(adjacent ? tensor.values : contiguous_copy(tensor.values), role);
 }
 
 cpu::Target make_target(const attention::Tensor& tensor, const Role& role, ScaleRule rule) {

@@ -75,12 +75,12 @@ class OperandMaker {
 
   /// MXFP8: the tensor's own payload, or its BF16 values quantized in the role's block shape.
   cpu::Operand quantized(const attention::Tensor& tensor, const Role& role);
-  /// Values as they are, BF16 where they are not kF32.
+  /// Values as they are, F16 as BF16.
   cpu::Operand values(const attention::Tensor& tensor, const Role& role);
 
  private:
   TensorView bf16_copy(const TensorView& tensor);
-  TensorView contiguous_bytes(const TensorView& tensor);
+  TensorView contiguous_copy(const TensorView& tensor);
   cpu::Operand operand(const TensorView& values, const Role& role);
 
   Arena& arena_;

@@ -1,0 +1,191 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/parallel.h"
+#include "cpu/kernels.h"
+#include "cpu/rmsnorm.h"
+#include "cpu/rmsnorm_quantize.h"
+#include "mx/bits.h"
+#include "mx/block.h"
+#include "mx/row_sum.h"
+#include "mx/scale_layout.h"
+#include "reference/rmsnorm.h"
+#include "support/compare.h"
+#include "support/rng.h"
+
+namespace mxfa::testing {
+namespace {
+
+std::vector<std::uint16_t> random_bf16(Rng& rng, std::int64_t count) {
+  std::vector<std::uint16_t> values(static_cast<std::size_t>(count));
+  for (std::uint16_t& value : values) value = mx::encode_bf16(static_cast<float>(rng.normal()));
+  return values;
+}
+
+/// The order that mx/row_sum.h describes, as plainly as it can be written.
+float plain_sum_squares(const float* row, std::int64_t dim) {
+  namespace order = mx::row_sum;
+  float total = 0;
+  for (std::int64_t first = 0; first < dim; first += order::kChunk) {
+    float lanes[order::kLanes] = {};
+    for (std::int64_t c = first; c < std::min<std::int64_t>(dim, first + order::kChunk); ++c) {
+      float& lane = lanes[order::lane_of(c - first)];
+      lane = std::fma(row[c], row[c], lane);
+    }
+    for (int distance = 16; distance > 0; distance /= 2) {
+      for (int lane = 0; lane < distance; ++lane) lanes[lane] += lanes[lane + distance];
+    }
+    total += lanes[0];
+  }
+  return total;
+}
+
+struct Quantized {
+  std::vector<std::uint8_t> codes, scales_dim, scales_rows;
+  std::vector<float> rstd;
+
+  Quantized(std::int64_t rows, std::int64_t dim)
+      : codes(std::size_t(rows * dim), 0xFF),
+        scales_dim(std::size_t(mx::TiledScaleLayout{rows, dim / 32}.size_bytes()), 0xFF),
+        scales_rows(std::size_t(mx::TiledScaleLayout{dim, (rows + 31) / 32}.size_bytes()), 0xFF),
+        rstd(std::size_t(rows), NAN) {}
+};
+
+/// The definition, square by square.
+Quantized plain(const std::vector<std::uint16_t>& x, const std::vector<std::uint16_t>& weight) {
+  const auto dim = std::int64_t(weight.size());
+  const std::int64_t rows = std::int64_t(x.size()) / dim;
+  Quantized out(rows, dim);
+  std::ranges::fill(out.scales_dim, std::uint8_t{0});
+  std::ranges::fill(out.scales_rows, std::uint8_t{0});
+  std::vector<float> y(x.size());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    std::vector<float> row;
+    for (std::int64_t c = 0; c < dim; ++c) row.push_back(mx::decode_bf16(x[r * dim + c]));
+    const float mean = plain_sum_squares(row.data(), dim) / float(dim);
+    out.rstd[r] = 1.0f / std::sqrt(mean + 1e-6f);
+    for (std::int64_t c = 0; c < dim; ++c) {
+      y[r * dim + c] = row[c] * out.rstd[r] * mx::decode_bf16(weight[c]);
+    }
+  }
+  const mx::TiledScaleLayout along_dim{rows, dim / 32}, along_rows{dim, (rows + 31) / 32};
+  for (std::int64_t r0 = 0; r0 < rows; r0 += 32) {
+    for (std::int64_t c0 = 0; c0 < dim; c0 += 32) {
+      const std::int64_t count = std::min<std::int64_t>(32, rows - r0);
+      float amax = 0;
+      std::vector<float> square;
+      for (std::int64_t i = 0; i < count * 32; ++i) {
+        square.push_back(y[(r0 + i / 32) * dim + c0 + i % 32]);
+      }
+      amax = mx::block_amax(square.data(), int(square.size()));
+      const std::uint8_t scale = mx::scale_from_amax<mx::E4M3>(amax, ScaleRule::kRoundUp);
+      for (std::int64_t i = 0; i < count * 32; ++i) {
+        out.codes[(r0 + i / 32) * dim + c0 + i % 32] =
+            mx::encode_scaled<mx::E4M3>(square[std::size_t(i)], scale);
+      }
+      for (std::int64_t r = 0; r < count; ++r) {
+        out.scales_dim[along_dim.offset(r0 + r, c0 / 32)] = scale;
+      }
+      for (std::int64_t c = 0; c < 32; ++c) {
+        out.scales_rows[along_rows.offset(c0 + c, r0 / 32)] = scale;
+      }
+    }
+  }
+  return out;
+}
+
+struct Size {
+  std::int64_t rows, dim;
+};
+class NormQuantize : public ::testing::TestWithParam<Size> {};
+
+TEST_P(NormQuantize, BitEqualToTheDefinitionOnEveryInstructionSet) {
+  const auto [rows, dim] = GetParam();
+  Rng rng(3);
+  auto x = random_bf16(rng, rows * dim);
+  const auto weight = random_bf16(rng, dim);
+  if (rows > 40) {
+    std::fill_n(x.begin() + 5 * dim, dim, std::uint16_t{0});  // a row of zeros
+    x[33 * dim + 40] = 0x7F80;                                // infinity in the second group
+    for (std::int64_t c = 0; c < dim; ++c) x[c] = mx::encode_bf16(c % 7 == 0 ? 3e4f : 1e-6f);
+  }
+  const Quantized want = plain(x, weight);
+  for (const cpu::Isa isa : cpu::supported_isas()) {
+    cpu::force_isa(isa);
+    Quantized got(rows, dim);
+    cpu::rmsnorm_quantize(x, weight, 1e-6f,
+                          {.codes = got.codes,
+                           .scales_dim = got.scales_dim,
+                           .scales_rows = got.scales_rows,
+                           .rstd = got.rstd});
+    cpu::force_isa(std::nullopt);
+    const std::string label(cpu::kernels_of(isa).name);
+    EXPECT_TRUE(bitwise_equal(got.codes, want.codes, {.label = label + " codes", .cols = dim}));
+    EXPECT_TRUE(bitwise_equal(got.scales_dim, want.scales_dim, {.label = label + " scales_dim"}));
+    EXPECT_TRUE(
+        bitwise_equal(got.scales_rows, want.scales_rows, {.label = label + " scales_rows"}));
+    EXPECT_TRUE(bitwise_equal(got.rstd, want.rstd, {.label = label + " rstd"}));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, NormQuantize,
+                         ::testing::Values(Size{1, 32}, Size{3, 3584}, Size{70, 512},
+                                           Size{129, 1152}, Size{33, 2880}));
+
+class Norm : public ::testing::TestWithParam<DType> {};
+
+TEST_P(Norm, ForwardAndGradientsMatchTheOracle) {
+  constexpr std::int64_t kRows = 600, kDim = 200;
+  Rng rng(5);
+  std::vector<float> x = rng.normal_values<float>(kRows * kDim, 2, 0.5);
+  std::vector<float> dy = rng.normal_values<float>(kRows * kDim);
+  std::vector<float> weight = rng.normal_values<float>(kDim, 0.3, 1);
+  const bool bf16 = GetParam() == DType::kBF16;
+  std::vector<std::uint16_t> codes[3];
+  const auto tensor = [&](std::vector<float>& values, int index, auto shape) {
+    if (!bf16) return make_tensor(values.data(), DType::kF32, shape);
+    for (float& value : values) {
+      codes[index].push_back(mx::encode_bf16(value));
+      value = mx::round_bf16(value);
+    }
+    return make_tensor(codes[index].data(), DType::kBF16, shape);
+  };
+  const std::vector<std::int64_t> shape{kRows, kDim}, vector_shape{kDim};
+  const TensorView x_view = tensor(x, 0, std::span(shape));
+  const TensorView dy_view = tensor(dy, 1, std::span(shape));
+  const TensorView weight_view = tensor(weight, 2, std::span(vector_shape));
+  std::vector<float> y(x.size(), NAN), dx(x.size(), NAN), rstd(kRows, NAN), dweight(kDim, NAN);
+  const TensorView rstd_view = make_tensor(rstd.data(), DType::kF32, {kRows});
+  cpu::rmsnorm_forward(x_view, weight_view, 1e-5f, make_tensor(y.data(), DType::kF32, shape),
+                       rstd_view);
+  cpu::rmsnorm_backward(dy_view, x_view, weight_view, rstd_view,
+                        make_tensor(dx.data(), DType::kF32, shape),
+                        make_tensor(dweight.data(), DType::kF32, vector_shape));
+  const auto matrix = [](const std::vector<float>& values) {
+    reference::Matrix<double> result(kRows, kDim);
+    result.data.assign(values.begin(), values.end());
+    return result;
+  };
+  const std::vector<double> weights(weight.begin(), weight.end());
+  const auto forward = reference::rmsnorm_forward(matrix(x), weights, 1e-5f);
+  const auto backward = reference::rmsnorm_backward(matrix(x), weights, forward.rstd, matrix(dy));
+  const Tolerance close{.metric = Metric::kRmsRel, .limit = 3e-7};
+  EXPECT_TRUE(expect_close(y, forward.y.data, close, {.label = "y", .cols = kDim}));
+  EXPECT_TRUE(expect_close(rstd, forward.rstd, close, {.label = "rstd"}));
+  EXPECT_TRUE(expect_close(dx, backward.dx.data, close, {.label = "dx", .cols = kDim}));
+  EXPECT_TRUE(expect_close(dweight, backward.dweight, close, {.label = "dweight"}));
+  core::set_num_threads(3);
+  std::vector<float> again(kDim, NAN);
+  cpu::rmsnorm_backward(dy_view, x_view, weight_view, rstd_view, {},
+                        make_tensor(again.data(), DType::kF32, vector_shape));
+  core::set_num_threads(0);
+  EXPECT_TRUE(bitwise_equal(again, dweight, {.label = "dweight with 3 threads"}));
+}
+INSTANTIATE_TEST_SUITE_P(DTypes, Norm, ::testing::Values(DType::kF32, DType::kBF16));
+
+}  // namespace
+}  // namespace mxfa::testing
