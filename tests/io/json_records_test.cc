@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <limits>
-#include <regex>
 
 #include "io/progress.h"
 
@@ -69,7 +68,9 @@ TEST(JsonRecords, FieldsAreTheContractsAndRoundTrip) {
 }
 
 TEST(JsonRecords, DateAndProcessorHaveTheirForm) {
-  EXPECT_TRUE(std::regex_match(utc_date(), std::regex("20[0-9]{2}-[01][0-9]-[0-3][0-9]")));
+  std::string form = utc_date();
+  for (char& c : form) c = c >= '0' && c <= '9' ? 'd' : c;
+  EXPECT_EQ(form, "dddd-dd-dd");
   EXPECT_FALSE(cpu_name().empty());
 }
 

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <limits>
-#include <regex>
 
 #include "io/svg_canvas.h"
 #include "io/xml_check.h"
@@ -48,10 +47,9 @@ TEST(Plot, BarHeightsAreProportional) {
   BarChart chart = chart_of(1, 2);
   chart.series[0].values = {40, 10};
   const std::string svg = bar_chart_svg(chart);
-  const std::regex bar("height=\"([0-9.]+)\" fill=\"#0072b2\"");
   std::vector<double> heights;
-  for (std::sregex_iterator it(svg.begin(), svg.end(), bar), end; it != end; ++it) {
-    heights.push_back(std::stod((*it)[1]));
+  for (const XmlElement& rect : XmlReader(svg).named("rect")) {
+    if (rect.attributes.at("fill") == "#0072b2") heights.push_back(rect.number("height"));
   }
   ASSERT_EQ(heights.size(), 3U) << "legend and two bars";
   EXPECT_NEAR(heights[1], 4 * heights[2], 0.05);
@@ -70,6 +68,14 @@ TEST(Plot, EveryChartIsWellFormed) {
   EXPECT_EQ(xml_fault(line_chart_svg(lines)), "");
   lines.x_log2 = true;
   EXPECT_EQ(xml_fault(line_chart_svg(lines)), "");
+}
+
+TEST(Plot, TheCheckOfXmlCanFail) {
+  EXPECT_EQ(xml_fault("<a><b c=\"&lt;\"/>x</a>"), "");
+  for (const char* bad : {"<a>", "<a></b>", "<a/><b/>", "<a b=c/>", "<a>&</a>", "<a b=\"&x;\"/>",
+                          "x<a/>", "<a>\x01</a>", "<a b=\"<\"/>", "< a/>"}) {
+    EXPECT_NE(xml_fault(bad), "") << bad;
+  }
 }
 
 TEST(Plot, BadInputIsRefused) {
@@ -94,18 +100,16 @@ TEST(Plot, LabelsDoNotOverlap) {
     std::string text;
   };
   std::vector<Box> boxes;
-  const std::regex text_tag(
-      "<text x=\"([0-9.-]+)\" y=\"([0-9.-]+)\" font-size=\"([0-9.]+)\" "
-      "text-anchor=\"([a-z]+)\" fill=\"[^\"]+\"( font-weight=\"bold\")?>([^<]*)</text>");
-  for (std::sregex_iterator it(svg.begin(), svg.end(), text_tag), end; it != end; ++it) {
-    const double size = std::stod((*it)[3]);
-    const double width = text_width((*it)[6].str(), size);
-    const std::string anchor = (*it)[4];
-    double left = std::stod((*it)[1]);
+  for (const XmlElement& text : XmlReader(svg).named("text")) {
+    if (text.attributes.contains("transform")) continue;
+    const double size = text.number("font-size");
+    const double width = text_width(text.text, size);
+    const std::string anchor = text.attributes.at("text-anchor");
+    double left = text.number("x");
     if (anchor == "middle") left -= width / 2;
     if (anchor == "end") left -= width;
-    const double baseline = std::stod((*it)[2]);
-    boxes.push_back({left, left + width, baseline - 0.75 * size, baseline + 0.2 * size, (*it)[6]});
+    const double baseline = text.number("y");
+    boxes.push_back({left, left + width, baseline - 0.75 * size, baseline + 0.2 * size, text.text});
   }
   ASSERT_GT(boxes.size(), 14U + 8U + 3U);
   for (std::size_t i = 0; i < boxes.size(); ++i) {

@@ -31,9 +31,10 @@ struct MachineRow {
 };
 
 constexpr MachineRow kMachines[] = {
-    {"cpu", "any", "quantize, dequantize", "attention, producers, module"},
-    {"hopper", "sm_90a", "none", "attention, producers, module"},
-    {"blackwell", "sm_100a, sm_103a", "none", "attention, producers, module"},
+    {"cpu", "any", "sqnr, quantize, attention, GEMM+quantize, RMSNorm+quantize", "the module"},
+    {"hopper", "sm_90a", "quantize, RMSNorm+quantize", "attention, GEMM+quantize, the module"},
+    {"blackwell", "sm_100a, sm_103a", "quantize, RMSNorm+quantize (never run on such a GPU)",
+     "attention, GEMM+quantize, the module"},
 };
 
 std::string compiler_name() {
@@ -121,12 +122,8 @@ void print_system(const std::vector<std::string>& gpus, const std::vector<std::s
   for (const std::string& gpu : gpus) fmt::print("gpu       {}\n", gpu);
   for (const std::string& emulator : emulators) fmt::print("emulator  {}\n", emulator);
   fmt::print("\n");
-  std::size_t width = 0;
   for (const MachineRow& row : kMachines) {
-    width = std::max(width, std::string_view(row.arch).size());
-  }
-  for (const MachineRow& row : kMachines) {
-    fmt::print("{:<9} {:<{}}  ready: {}; not there yet: {}\n", row.name, row.arch, width, row.ready,
+    fmt::print("{:<9} {}\n  ready: {}\n  not there yet: {}\n", row.name, row.arch, row.ready,
                row.missing);
   }
 }

@@ -124,6 +124,15 @@ io::Json sampling_json(const Report& report) {
           {"pairs_total", sample.pairs_total}};
 }
 
+io::Json attention_json(const attention::AttentionProblem& problem) {
+  const attention::Mask& mask = problem.mask;
+  const bool top_left = mask.alignment == CausalAlignment::kTopLeft;
+  return {{"softmax_scale", problem.scale()},
+          {"causal_alignment", top_left ? "top_left" : "bottom_right"},
+          {"window_left", mask.window_left},
+          {"window_right", mask.window_right}};
+}
+
 io::Json db_json(const StepEnergies& energies) {
   io::Json object = io::Json::object();
   for (std::size_t t = 0; t < energies.tensors.size(); ++t) {
@@ -165,6 +174,8 @@ io::Record scheme_record(const Report& report, std::size_t s) {
   if (report.with_kern) record.extra["sqnr_kern_db"] = db_json(result.kern);
   record.extra["source"] = report.input->source;
   record.extra["dout"] = report.input->dout ? "given" : "drawn";
+  record.extra["seed"] = report.input->seed;
+  record.extra["attention"] = attention_json(report.input->problem);
   record.extra["sampling"] = sampling_json(report);
   return record;
 }
@@ -212,6 +223,17 @@ io::Record verdict_record(const Report& report) {
   return record;
 }
 
+std::string legend_text() {
+  std::vector<std::string> names;
+  for (const Bar& bar : kBars) {
+    names.emplace_back(kStepTensorNames[static_cast<std::size_t>(bar.tensor)]);
+  }
+  return fmt::format(
+      "verdict: from the lowest of {}: pass from {:g} dB, borderline from {:g} dB\n"
+      "matmul: tensor-core time of the step against all GEMMs in FP8\n",
+      fmt::join(names, ", "), kBars[0].safe_db, kBars[0].borderline_db);
+}
+
 }  // namespace
 
 std::string report_text(const Report& report) {
@@ -223,6 +245,7 @@ std::string report_text(const Report& report) {
   if (!report.sample->complete()) text += wrapped(fmt::format("sampling: {}", kSamplingRule));
   text += "\nSQNR in dB against float64 attention on the given inputs\n";
   text += format_table(table_rows(report, &SchemeResult::f64, true));
+  text += legend_text();
   if (report.with_kern) {
     text += "\nSQNR in dB against float64 attention on the dequantized inputs (the kernel alone)\n";
     text += format_table(table_rows(report, &SchemeResult::kern, false));

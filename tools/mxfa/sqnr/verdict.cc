@@ -169,14 +169,27 @@ std::string cost_text(const Scheme& scheme) {
                      scheme.matmul_time);
 }
 
+/// The MXFP8 schemes without dials that are safe: one for each kind of machine.
+std::vector<std::string> safe_plain_names(const std::vector<SchemeResult>& results,
+                                          const Verdict& verdict) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Scheme& scheme = results[i].scheme;
+    if (scheme.is_mx && scheme.num_dials == 0 && verdict.grades[i].grade == Grade::kPass) {
+      names.push_back(fmt::format("{} ({})", scheme.name, scheme.label));
+    }
+  }
+  return names;
+}
+
 void add_advice(const std::vector<SchemeResult>& results, const Verdict& verdict,
                 std::vector<std::string>& lines) {
   if (verdict.recommended >= 0) {
     const auto r = static_cast<std::size_t>(verdict.recommended);
     const Scheme& scheme = results[r].scheme;
     if (scheme.num_dials == 0) {
-      lines.push_back(
-          fmt::format("Use: {} ({}) as it is, no dial is needed.", scheme.name, scheme.label));
+      lines.push_back(fmt::format("Use: {} as it is, no dial is needed.",
+                                  fmt::join(safe_plain_names(results, verdict), " or ")));
     } else {
       lines.push_back(fmt::format("Switch on: {} ({}); {}.", scheme.name, scheme.label,
                                   limit_text(verdict.grades[r])));
