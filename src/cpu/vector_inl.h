@@ -112,8 +112,9 @@ MXFA_CPU_INLINE VI lanes_within(std::int32_t first, std::int32_t begin, std::int
   return (VI)(index >= begin) & (VI)(index < end);
 }
 
-/// 2^x within 1 ulp (1.3 without FMA) for results down to 2^-126; 0 below 2^-150, infinity from 2^128 on, NaN for
-/// NaN. A polynomial of degree 6 on [-1/2, 1/2], relative error 2^-28.5 before rounding.
+/// 2^x within 1 ulp (1.3 without FMA) for results down to 2^-126; 0 below 2^-150, infinity from
+/// 2^128 on, NaN for NaN. A polynomial of degree 6 on [-1/2, 1/2], relative error 2^-28.5 before
+/// rounding.
 MXFA_CPU_INLINE VF exp2_vector(VF x) {
   x = max(splat(-200.0f), x);
   x = min(splat(200.0f), x);
