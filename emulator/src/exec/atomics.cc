@@ -188,6 +188,7 @@ void atomic(Context& c, const Inst& in, std::uint32_t mask) {
       }
     }
   }
+  warp.note_poll();
   ++warp.cta().cluster.progress.count;
 }
 

@@ -65,7 +65,7 @@ struct Fragment {
   const Gate* gate = nullptr;
   std::uint64_t ticket = 0;
   bool passed_over = false;  ///< it spins or polls: others of the warp go first
-  std::uint32_t streak = 0;  ///< instructions since others of the warp had a turn
+  std::uint32_t streak = 0;  ///< instructions since it met another fragment or gave way
 };
 
 enum class Outcome : std::uint8_t {
@@ -100,6 +100,7 @@ class Warp : public Context {
   void pass_gate() { pending_gate_ = nullptr; }
   void retry() { pending_retry_ = true; }
   void give_way() { pending_yield_ = true; }
+  void note_poll() { ++polls_; }  ///< an instruction that loops wait with
   [[noreturn]] void fail(const ir::Inst& in, std::uint32_t mask, const std::string& reason) const;
 
   /// One line for each fragment: what it is doing and where.
@@ -142,6 +143,7 @@ class Warp : public Context {
   std::uint64_t executed_ = 0;
   std::uint64_t lanes_executed_ = 0;
   const Gate* pending_gate_ = nullptr;
+  std::uint32_t polls_ = 0;
   bool pending_retry_ = false;
   bool pending_yield_ = false;
 };

@@ -116,6 +116,7 @@ void load(Context& c, const Inst& in, std::uint32_t mask) {
   resolve_vector(warp, in, mask, kBytes, Access::kRead, from);
   const std::int32_t* rows = data_rows(warp, in);
   const bool strong = (in.c & AccessFlags::kStrong) != 0;
+  if (strong) warp.note_poll();
   using U = typename ElementOf<kBytes>::Unsigned;
   using S = typename ElementOf<kBytes>::Signed;
   const bool is_signed = kBytes < 8 && (in.c & AccessFlags::kSigned) != 0;

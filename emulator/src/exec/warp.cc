@@ -13,7 +13,9 @@ using ir::Inst;
 namespace {
 
 // A fragment that runs for so long while others of its warp could is taken to spin.
-constexpr std::uint32_t kMaxStreak = 1u << 14;
+constexpr std::uint32_t kMaxStreak = 1u << 12;
+/// An instruction that loops wait with (an atomic, a strong load) counts as so many.
+constexpr std::uint32_t kPollCost = 256;
 
 }  // namespace
 
@@ -97,6 +99,7 @@ void Warp::merge() {
       a.mask |= b.mask;
       a.state = FragmentState::kReady;
       a.passed_over = false;
+      a.streak = 0;
       fragments_.erase(fragments_.begin() + static_cast<std::ptrdiff_t>(j));
     }
   }
@@ -157,6 +160,7 @@ Fragment* Warp::pick_ready() {
     Fragment& fragment = fragments_[i];
     if (fragment.pc == fragments_[best].pc) {
       fragments_[best].mask |= fragment.mask;
+      fragments_[best].streak = 0;
       fragment = fragments_.back();
       fragments_.pop_back();
       continue;
@@ -205,11 +209,12 @@ Warp::Next Warp::run_fragment(std::size_t index, std::uint32_t& budget) {
     }
   }
   if (next == Next::kContinue) fragments_[index].pc = pc;
-  if (fragments_.size() > 1 && next != Next::kPick && index < fragments_.size()) {
+  if (fragments_.size() > 1 && index < fragments_.size()) {
     Fragment& ran = fragments_[index];
-    ran.streak += done;
+    ran.streak += done + polls_ * kPollCost;
     if (next == Next::kYield || ran.streak > kMaxStreak) pass_over(ran);
   }
+  polls_ = 0;
   executed_ += done;
   lanes_executed_ += done * lane_total;
   return next == Next::kContinue ? Next::kPick : next;

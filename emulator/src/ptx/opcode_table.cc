@@ -113,14 +113,16 @@ constexpr auto kFloat = std::to_array<OpcodeSpec>({
 });
 
 constexpr auto kSelect = std::to_array<OpcodeSpec>({
-    {"setp eq|ne|lt|le|gt|ge|lo|ls|hi|hs " MXEMU_BOOL " " MXEMU_INT, "=pred2 T T [pred]", kSetp},
+    {"setp eq|ne|lt|le|gt|ge " MXEMU_BOOL " " MXEMU_INT, "=pred2 T T [pred]", kSetp},
+    {"setp lo|ls|hi|hs " MXEMU_BOOL " u16|u32|u64", "=pred2 T T [pred]", kSetp},
     {"setp eq|ne " MXEMU_BOOL " " MXEMU_BITS, "=pred2 T T [pred]", kSetp},
     {"setp " MXEMU_COMPARE_FLOAT " " MXEMU_BOOL " [ftz] f32", "=pred2 T T [pred]", kSetp},
     {"setp " MXEMU_COMPARE_FLOAT " " MXEMU_BOOL " f64|bf16", "=pred2 T T [pred]", kSetp},
     {"setp " MXEMU_COMPARE_FLOAT " " MXEMU_BOOL " [ftz] f16", "=pred2 T T [pred]", kSetp},
     {"setp " MXEMU_COMPARE_FLOAT " " MXEMU_BOOL " [ftz] f16x2", "=pred2 T T [pred]", kSetp},
     {"setp " MXEMU_COMPARE_FLOAT " " MXEMU_BOOL " bf16x2", "=pred2 T T [pred]", kSetp},
-    {"set eq|ne|lt|le|gt|ge|lo|ls|hi|hs u32|s32|f32 " MXEMU_INT, "=U T T"},
+    {"set eq|ne|lt|le|gt|ge u32|s32|f32 " MXEMU_INT, "=U T T"},
+    {"set lo|ls|hi|hs u32|s32|f32 u16|u32|u64", "=U T T"},
     {"set eq|ne u32|s32|f32 " MXEMU_BITS, "=U T T"},
     {"set " MXEMU_COMPARE_FLOAT " [ftz] u32|s32|f32 f32", "=U T T"},
     {"set " MXEMU_COMPARE_FLOAT " u32|s32|f32 f64", "=U T T"},

@@ -78,6 +78,8 @@ void add_all_extremes(const KernelSink& s) {
         lane<D2>([](double a, double b) { return extreme<kMax>(a, b); }));
 }
 
+double upper(double v) { return double_of(bits_of(v) & 0xFFFFFFFF00000000u); }
+
 void add_double(const KernelSink& s) {
   s.add("add", "", "f64", lane<D2>([](double a, double b) { return a + b; }));
   s.add("sub", "", "f64", lane<D2>([](double a, double b) { return a - b; }));
@@ -89,10 +91,9 @@ void add_double(const KernelSink& s) {
   s.add("sqrt", "", "f64", lane<D1>([](double a) { return __builtin_sqrt(a); }));
   s.add("rsqrt", "", "f64", lane<D1>([](double a) { return 1.0 / __builtin_sqrt(a); }));
   // Only the upper words of argument and result count.
-  s.add("rcp", "approx.ftz", "f64", lane<D1>([](double a) {
-          constexpr U64 kUpper = 0xFFFFFFFF00000000u;
-          return double_of(bits_of(1.0 / double_of(bits_of(a) & kUpper)) & kUpper);
-        }));
+  s.add("rcp", "approx.ftz", "f64", lane<D1>([](double a) { return upper(1.0 / upper(a)); }));
+  s.add("rsqrt", "ftz", "f64",
+        lane<D1>([](double a) { return upper(1.0 / __builtin_sqrt(upper(a))); }));
   s.add("abs", "", "f64",
         lane<D1>([](double a) { return double_of(bits_of(a) & ~(U64{1} << 63)); }));
   s.add("neg", "", "f64",

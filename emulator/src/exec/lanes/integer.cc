@@ -283,6 +283,14 @@ void add_bits32(const KernelSink& s) {
         lane<U32(U32, U32, U32)>([](U32 a, U32 b, U32 c) { return permute_bytes(a, b, c); }));
 }
 
+template <class T>
+void add_extend(const KernelSink& s, const char* type) {
+  s.add("szext", "clamp", type,
+        lane<T(T, U32)>([](T a, U32 n) { return extract_field(a, 0, n > 32 ? 32 : n); }));
+  s.add("szext", "wrap", type,
+        lane<T(T, U32)>([](T a, U32 n) { return extract_field(a, 0, n & 31u); }));
+}
+
 void add_permute_modes(const KernelSink& s) {
   s.add("prmt", "b32", "f4e", lane<U32(U32, U32, U32)>([](U32 a, U32 b, U32 c) {
           return permute_bytes(a, b, mode_selector("f4e", c));
@@ -419,6 +427,8 @@ void add_integer_kernels(const KernelSink& sink) {
   add_logic<U32>(sink, "b32");
   add_logic<U64>(sink, "b64");
   add_bits32(sink);
+  add_extend<U32>(sink, "u32");
+  add_extend<I32>(sink, "s32");
   add_permute_modes(sink);
   add_saturating(sink);
   add_packed(sink);
