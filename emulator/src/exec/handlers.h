@@ -46,7 +46,7 @@ enum class AtomicType : std::uint8_t {
 /// the operand's rows are in the list.
 void atomic(Context& c, const ir::Inst& in, std::uint32_t mask);
 
-// op[1] = address, lists = b rows, op[2] = transposed, op[3] = 8-bit elements.
+// op[1] = address, lists = b rows, op[2] = model::MatrixForm, op[3] = number of matrices.
 void load_matrix(Context& c, const ir::Inst& in, std::uint32_t mask);
 void store_matrix(Context& c, const ir::Inst& in, std::uint32_t mask);
 void move_matrix(Context& c, const ir::Inst& in, std::uint32_t mask);
@@ -121,14 +121,14 @@ void vote(Context& c, const ir::Inst& in, std::uint32_t mask);   ///< a = VoteMo
 void match(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = all, b = slot bytes
 void active_mask(Context& c, const ir::Inst& in, std::uint32_t mask);
 void elect(Context& c, const ir::Inst& in, std::uint32_t mask);
-enum class ReduxOp : std::uint8_t { kAdd, kMin, kMax, kAnd, kOr, kXor };
 struct ReduxFlags {
   static constexpr std::uint8_t kSigned = 1;
   static constexpr std::uint8_t kFloat = 2;
   static constexpr std::uint8_t kAbs = 4;
   static constexpr std::uint8_t kNan = 8;
 };
-void redux(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = ReduxOp, b = ReduxFlags
+void redux(Context& c, const ir::Inst& in,
+           std::uint32_t mask);  ///< a = model::ReduxOp, b = ReduxFlags
 
 // ---- Control ----------------------------------------------------------------------------------
 enum class BarrierOp : std::uint8_t { kSync, kArrive, kPopc, kAnd, kOr };

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <span>
 
 #include "exec/handlers.h"
 #include "exec/machine.h"
+#include "model/warp_ops.h"
 
 /// Operations across the lanes of a warp. Lanes with the same member mask form a group; several
 /// groups may meet in one instruction. PTX ISA 9.0, sections 9.7.9.6 and 9.7.13.
@@ -69,54 +71,14 @@ Source source_lane(ShflMode mode, int lane, std::uint32_t b, std::uint32_t c) {
   return {in_range ? from : lane, in_range};
 }
 
-float combine_float(ReduxOp op, float a, float b, bool nan_wins) {
-  const bool a_nan = a != a;
-  const bool b_nan = b != b;
-  if (nan_wins && (a_nan || b_nan)) return a_nan ? a : b;
-  if (a_nan) return b;
-  if (b_nan) return a;
-  if (a == b) return std::bit_cast<std::uint32_t>(a) >> 31 == (op == ReduxOp::kMin) ? a : b;
-  return (a < b) == (op == ReduxOp::kMin) ? a : b;
-}
-
-std::uint32_t combine_integer(ReduxOp op, std::uint32_t a, std::uint32_t b, bool is_signed) {
-  const bool less = is_signed ? static_cast<std::int32_t>(a) < static_cast<std::int32_t>(b) : a < b;
-  switch (op) {
-    case ReduxOp::kAdd:
-      return a + b;
-    case ReduxOp::kMin:
-      return less ? a : b;
-    case ReduxOp::kMax:
-      return less ? b : a;
-    case ReduxOp::kAnd:
-      return a & b;
-    case ReduxOp::kOr:
-      return a | b;
-    default:
-      return a ^ b;
-  }
-}
-
 std::uint32_t reduce(const Inst& in, const std::uint32_t* values, std::uint32_t group) {
-  const auto op = static_cast<ReduxOp>(in.a);
-  const bool is_float = (in.b & ReduxFlags::kFloat) != 0;
-  std::uint32_t result = 0;
-  bool first = true;
-  for_lanes(group, [&](int lane) {
-    std::uint32_t value = values[lane];
-    if ((in.b & ReduxFlags::kAbs) != 0) value &= 0x7FFFFFFFu;
-    if (first) {
-      result = value;
-    } else if (is_float) {
-      result = std::bit_cast<std::uint32_t>(combine_float(op, std::bit_cast<float>(result),
-                                                          std::bit_cast<float>(value),
-                                                          (in.b & ReduxFlags::kNan) != 0));
-    } else {
-      result = combine_integer(op, result, value, (in.b & ReduxFlags::kSigned) != 0);
-    }
-    first = false;
-  });
-  return is_float && (result & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFFFFFFu : result;
+  const std::span<const std::uint32_t, kLanes> lanes(values, kLanes);
+  const auto op = static_cast<model::ReduxOp>(in.a);
+  if ((in.b & ReduxFlags::kFloat) != 0) {
+    return model::redux_f32(op == model::ReduxOp::kMax, (in.b & ReduxFlags::kAbs) != 0,
+                            (in.b & ReduxFlags::kNan) != 0, lanes, group);
+  }
+  return model::redux_int(op, (in.b & ReduxFlags::kSigned) != 0, lanes, group);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "exec/handlers.h"
 #include "ir/lowering.h"
+#include "model/warp_matrix.h"
 
 namespace mxfa::emu::ir {
 namespace {
@@ -188,11 +189,19 @@ void lower_matrix(LowerContext& c) {
   } else {
     c.b.list_source(data, 32);
   }
+  using enum model::MatrixForm;
+  const bool trans = opcode.has("trans");
+  const model::MatrixForm form = opcode.has("m16n16")  ? kM16N16Trans
+                                 : opcode.has("m16n8") ? kM16N8Trans
+                                 : trans               ? kM8N8Trans
+                                                       : kM8N8;
   const std::uint32_t count = 1u << opcode.which({"x1", "x2", "x4"});
-  if (c.b.last().b != count) c.b.fail(fmt::format("expected {} registers", count));
-  c.b.last().a = static_cast<std::uint8_t>(MemorySpace::kShared);
-  c.b.last().op[2] = opcode.has("trans") ? 1 : 0;
-  c.b.last().op[3] = opcode.has("b8") ? 1 : 0;
+  const std::uint32_t registers = model::matrix_registers(form, count);
+  Inst& in = c.b.last();
+  if (in.b != registers) c.b.fail(fmt::format("expected {} registers", registers));
+  in.a = static_cast<std::uint8_t>(MemorySpace::kShared);
+  in.op[2] = static_cast<std::int32_t>(form);
+  in.op[3] = static_cast<std::int32_t>(count);
 }
 
 }  // namespace mxfa::emu::ir

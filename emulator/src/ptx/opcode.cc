@@ -17,6 +17,19 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+// '#' in a choice stands for digits.
+bool matches(std::string_view choice, std::string_view word) {
+  const std::size_t mark = choice.find('#');
+  if (mark == std::string_view::npos) return choice == word;
+  const std::string_view tail = choice.substr(mark + 1);
+  if (word.size() <= choice.size() - 1 || !word.starts_with(choice.substr(0, mark)) ||
+      !word.ends_with(tail)) {
+    return false;
+  }
+  word = word.substr(mark, word.size() - mark - tail.size());
+  return std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
+}
+
 }  // namespace
 
 bool Opcode::has(std::string_view qualifier) const {
@@ -61,7 +74,8 @@ bool OpcodeFinder::match(const Row& row, std::size_t group, std::span<const std:
                          std::vector<bool>& keep) {
   if (group == row.groups.size()) return words.empty();
   const Group& wanted = row.groups[group];
-  if (!words.empty() && std::ranges::find(wanted.choices, words[0]) != wanted.choices.end()) {
+  const auto fits = [&](std::string_view choice) { return matches(choice, words[0]); };
+  if (!words.empty() && std::ranges::any_of(wanted.choices, fits)) {
     keep.push_back(wanted.in_key);
     if (match(row, group + 1, words.subspan(1), keep)) return true;
     keep.pop_back();

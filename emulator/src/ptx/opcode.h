@@ -66,11 +66,12 @@ enum class Sync : std::uint8_t {
 /// One row of the opcode table.
 ///
 /// `pattern`: groups separated by blanks. "a|b" is one of these qualifiers, "[a|b]" may be absent,
-/// a '-' after a group leaves the qualifier out of the key (it does not change what is executed).
-/// `operands`: one token for each operand. "=" marks a destination. Types: T the last type in the
-/// opcode, U the first one, W twice T, or a type by name. "pred" may be negated, "=pred2" is p or
-/// p|q, "@" an address, "vT" a vector of T or one T, "imm" an integer known at parse time, "label"
-/// a branch target; "[x]" may be absent and must come last; "*" leaves the rest to the lowering.
+/// '#' in a qualifier stands for a number, a '-' after a group leaves the qualifier out of the key
+/// (it does not change what is executed). `operands`: one token for each operand. "=" marks a
+/// destination. Types: T the last type in the opcode, U the first one, W twice T, or a type by
+/// name. "pred" may be negated, "=pred2" is p or p|q, "@" an address, "vT" a vector of T or one T,
+/// "imm" an integer known at parse time, "label" a branch target; "[x]" may be absent and must come
+/// last; "*" leaves the rest to the lowering.
 struct OpcodeSpec {
   std::string_view pattern;
   std::string_view operands;
