@@ -162,7 +162,8 @@ Suite& suite() {
 
 /// Independent chains of FP32 multiply-adds: the best that the FP32 units can do.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-__attribute__((target_clones("arch=x86-64-v4", "avx2,fma", "default"), optimize("fp-contract=fast")))
+__attribute__((target_clones("arch=x86-64-v4", "avx2,fma", "default"),
+               optimize("fp-contract=fast")))
 #endif
 float fma_chains(std::int64_t steps) {
   constexpr int kLanes = 256;
