@@ -13,7 +13,7 @@ std::vector<std::size_t> AsyncQueue::eligible() const {
       if (std::ranges::find(seen, channel) != seen.end()) continue;
       seen.push_back(channel);
     }
-    result.push_back(i);
+    if (pending_[i]->ready()) result.push_back(i);
   }
   return result;
 }
@@ -22,6 +22,28 @@ void AsyncQueue::complete(std::size_t index) {
   const std::unique_ptr<AsyncOp> op = std::move(pending_[index]);
   pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(index));
   op->complete();
+}
+
+void GroupList::commit() {
+  committed_.push_back(open());
+  open_.reset();
+  // Only from the front: the count of younger groups is what wait_group speaks of.
+  while (committed_.size() > 1 && committed_[0]->reads == 0 && committed_[0]->writes == 0) {
+    committed_.erase(committed_.begin());
+  }
+}
+
+bool GroupList::done(std::uint64_t allowed, bool reads_only) const {
+  if (committed_.size() <= allowed) return true;
+  return std::all_of(
+      committed_.begin(), committed_.end() - static_cast<std::ptrdiff_t>(allowed),
+      [&](const auto& group) { return group->reads == 0 && (reads_only || group->writes == 0); });
+}
+
+std::vector<std::shared_ptr<Group>> GroupList::all() const {
+  std::vector<std::shared_ptr<Group>> groups = committed_;
+  if (open_) groups.push_back(open_);
+  return groups;
 }
 
 }  // namespace mxfa::emu::async

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,20 +16,17 @@ class AsyncOp {
  public:
   static constexpr std::uint32_t kUnordered = 0;
 
-  explicit AsyncOp(std::uint32_t channel, std::uint32_t line) : channel_(channel), line_(line) {}
   virtual ~AsyncOp() = default;
 
-  /// Makes every effect visible. Called once, from the scheduler's thread.
+  /// Makes the effects visible. Called once, from the scheduler's thread; may queue what follows.
   virtual void complete() = 0;
-  /// For reports: what it is and what it waits for, in one line.
+  /// False while it waits for other work.
+  virtual bool ready() const { return true; }
+  /// It still uses the shared memory or the registers of its block, which so may not exit.
+  virtual bool needs_block() const { return true; }
+  /// For reports: what it is and where it was issued, in one line.
   virtual std::string describe() const = 0;
-
-  std::uint32_t channel() const { return channel_; }
-  std::uint32_t line() const { return line_; }  ///< of the PTX instruction
-
- private:
-  std::uint32_t channel_;
-  std::uint32_t line_;
+  virtual std::uint32_t channel() const { return kUnordered; }
 };
 
 /// The operations that one CTA has in flight, oldest first.
@@ -38,14 +36,40 @@ class AsyncQueue {
   bool empty() const { return pending_.empty(); }
   std::size_t size() const { return pending_.size(); }
   const AsyncOp& at(std::size_t i) const { return *pending_[i]; }
-  /// Indices of the operations that may complete now: all unordered ones, the first of each
-  /// channel.
+  /// Indices of the operations that may complete now: ready, and the first of an ordered channel.
   std::vector<std::size_t> eligible() const;
   /// Removes the operation and completes it.
   void complete(std::size_t index);
 
  private:
   std::vector<std::unique_ptr<AsyncOp>> pending_;
+};
+
+/// Operations that a thread waits for together (commit_group, wait_group). Reading the sources
+/// comes before writing the results.
+struct Group {
+  int reads = 0;
+  int writes = 0;
+};
+
+/// The groups of one thread, oldest first, and the one that is still open.
+class GroupList {
+ public:
+  /// The open group, for an operation that is being issued.
+  std::shared_ptr<Group> open() {
+    if (!open_) open_ = std::make_shared<Group>();
+    return open_;
+  }
+  void commit();
+  /// All but the newest `allowed` groups are done (their reads only).
+  bool done(std::uint64_t allowed, bool reads_only) const;
+  /// Every operation issued so far, also those of the open group.
+  std::vector<std::shared_ptr<Group>> all() const;
+  bool uncommitted() const { return open_ != nullptr; }
+
+ private:
+  std::vector<std::shared_ptr<Group>> committed_;
+  std::shared_ptr<Group> open_;
 };
 
 }  // namespace mxfa::emu::async

@@ -115,6 +115,15 @@ void resolve_global(const Request& r, const std::uint64_t (&address)[kLanes], La
   for_lanes(r.mask, [&](int lane) { resolve_global_lane(r, lane, address[lane], r.bytes, out); });
 }
 
+void check_no_barrier(const Request& r, const Cta& cta, int lane, std::uint64_t offset,
+                      std::uint64_t bytes) {
+  if (!r.writes() || cta.mbarriers.size() == 0) return;
+  const auto hit = cta.mbarriers.overlapping(static_cast<std::uint32_t>(offset),
+                                             static_cast<std::uint32_t>(bytes));
+  if (hit)
+    r.fail(lane, fmt::format("ordinary write to the live mbarrier at shared offset {}", *hit));
+}
+
 void resolve_shared_lane(const Request& r, int lane, std::uint64_t address, std::uint64_t bytes,
                          LanePointers& out) {
   Cta& own = r.warp.cta();
@@ -129,6 +138,7 @@ void resolve_shared_lane(const Request& r, int lane, std::uint64_t address, std:
     r.fail(lane, fmt::format("access of {} bytes at shared offset {}, outside of {} bytes", r.bytes,
                              offset, cta->smem.size()));
   }
+  check_no_barrier(r, *cta, lane, offset, bytes);
   track(r, cta->smem.init(), lane, offset, bytes, "shared memory");
   out.lane[lane] = cta->smem.data() + offset;
 }
@@ -138,7 +148,8 @@ void resolve_shared(const Request& r, const std::uint64_t (&address)[kLanes], La
     const std::uint64_t bytes = std::uint64_t{r.bytes} * kLanes;
     Cta& own = r.warp.cta();
     const std::uint64_t offset = address[0] - own.shared_base();
-    if (fits(r, own.smem.contains(offset, bytes), &own.smem.init(), offset, bytes)) {
+    if (own.mbarriers.size() == 0 &&
+        fits(r, own.smem.contains(offset, bytes), &own.smem.init(), offset, bytes)) {
       out.lane[0] = own.smem.data() + offset;
       return;
     }

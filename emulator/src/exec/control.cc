@@ -100,6 +100,7 @@ void Cta::on_exit(std::uint32_t warp) {
     if (live == 0) check_complete(*this, barrier);
   }
   cluster.check_barrier();
+  if (exited()) check_exit();
 }
 
 void cta_barrier(Context& c, const Inst& in, std::uint32_t mask) {

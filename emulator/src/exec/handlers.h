@@ -146,4 +146,76 @@ void grid_dependency(Context& c, const ir::Inst& in, std::uint32_t mask);
 void map_address(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = slot bytes, b = rank
 void is_space(Context& c, const ir::Inst& in, std::uint32_t mask);     ///< a = MemorySpace
 
+// ---- Asynchronous -----------------------------------------------------------------------------
+enum class MbarrierOp : std::uint8_t {
+  kInit,
+  kInval,
+  kExpectTx,
+  kCompleteTx,
+  kArrive,
+  kWait,
+  kPendingCount,
+};
+struct MbarrierFlags {
+  static constexpr std::uint8_t kDrop = 1;
+  static constexpr std::uint8_t kExpect = 2;  ///< the operand is a number of bytes
+  static constexpr std::uint8_t kNoComplete = 4;
+  static constexpr std::uint8_t kParity = 8;
+  static constexpr std::uint8_t kTry = 16;  ///< may suspend the thread
+};
+/// op = {result, address, operand}; extra = MbarrierOp | flags << 8.
+void mbarrier(Context& c, const ir::Inst& in, std::uint32_t mask);
+
+enum class BulkKind : std::uint8_t {
+  kLoad,          ///< global to shared, completes at an mbarrier
+  kStore,         ///< shared to global, bulk group
+  kReduce,        ///< likewise
+  kShared,        ///< shared to shared of the cluster, mbarrier
+  kReduceShared,  ///< likewise
+  kStoreAsync,    ///< st.async
+};
+/// Travels in Inst::imm. Rows: op[0] shared address, op[1] global address or tensor map (kShared:
+/// the source), op[2] mbarrier, op[3] size, op[4] multicast or byte mask. lists = b coordinates, or
+/// the values of st.async.
+struct BulkSpec {
+  BulkKind kind = BulkKind::kLoad;
+  std::uint8_t rank = 0;         ///< of the tensor; 0 for plain bytes
+  std::uint8_t wide = 0;         ///< bit k: op[k] has 8-byte slots
+  std::uint8_t masked = 0;       ///< op[4] is there
+  std::uint8_t reduce_op = 0;    ///< model::ReduceOp
+  std::uint8_t reduce_type = 0;  ///< model::ReduceType
+  std::uint8_t value_bytes = 0;  ///< of st.async
+  std::uint8_t unused = 0;
+};
+static_assert(sizeof(BulkSpec) == 8);
+void bulk_copy(Context& c, const ir::Inst& in, std::uint32_t mask);
+
+/// a: 0 commit, 1 wait, 2 wait.read; imm = groups that may be pending; b = 1 for cp.async groups.
+void async_group(Context& c, const ir::Inst& in, std::uint32_t mask);
+/// op = {shared, global, -, source size}; imm = bytes, b = wide bits as in BulkSpec.
+void copy_async(Context& c, const ir::Inst& in, std::uint32_t mask);
+/// op[1] = mbarrier address; b = noinc.
+void copy_async_arrive(Context& c, const ir::Inst& in, std::uint32_t mask);
+
+/// op = {descriptor or list of A, descriptor of B, scale_d}; imm = WgmmaSpec; lists = b rows of D,
+/// then 4 of A where it lies in registers.
+struct WgmmaSpec {
+  std::uint8_t a = 0;  ///< model::WgmmaType
+  std::uint8_t b = 0;
+  std::uint8_t d = 0;   ///< model::AccumulatorType
+  std::uint8_t n8 = 1;  ///< N / 8
+  std::uint8_t flags = 0;
+  std::uint8_t unused[3] = {};
+  static constexpr std::uint8_t kRegistersA = 1;
+  static constexpr std::uint8_t kNegateA = 2;
+  static constexpr std::uint8_t kNegateB = 4;
+  static constexpr std::uint8_t kTransposeA = 8;
+  static constexpr std::uint8_t kTransposeB = 16;
+  static constexpr std::uint8_t kSaturate = 32;
+};
+static_assert(sizeof(WgmmaSpec) == 8);
+void wgmma_mma(Context& c, const ir::Inst& in, std::uint32_t mask);
+/// a: 0 fence, 1 commit, 2 wait; imm = groups that may be pending.
+void wgmma_group(Context& c, const ir::Inst& in, std::uint32_t mask);
+
 }  // namespace mxfa::emu::exec

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "mxemu/error.h"
+
 namespace mxfa::emu::exec {
 
 Cta::Cta(Launch& the_launch, Cluster& the_cluster, const Dim3& id, std::uint32_t the_rank)
@@ -11,13 +13,15 @@ Cta::Cta(Launch& the_launch, Cluster& the_cluster, const Dim3& id, std::uint32_t
       cluster(the_cluster),
       ctaid(id),
       rank(the_rank),
-      smem(the_launch.kernel->shared_bytes + the_launch.dynamic_shared) {
+      smem(the_launch.kernel->shared_bytes + the_launch.dynamic_shared),
+      mma(the_launch.arithmetic) {
   const auto threads = static_cast<std::uint32_t>(volume(launch.block));
   for (std::uint32_t first = 0; first < threads; first += kLanes) {
     warps.push_back(std::make_unique<Warp>(*this, first / kLanes,
                                            std::min<std::uint32_t>(kLanes, threads - first)));
   }
   live_warps = static_cast<std::uint32_t>(warps.size());
+  warpgroups.resize(warps.size() / 4);
   for (std::size_t i = 0; i < barriers.size(); ++i) {
     barriers[i].gate.name = fmt::format("barrier {}", i);
     barriers[i].lanes.assign(warps.size(), 0);
@@ -26,6 +30,22 @@ Cta::Cta(Launch& the_launch, Cluster& the_cluster, const Dim3& id, std::uint32_t
 
 std::string Cta::name() const {
   return fmt::format("block ({},{},{})", ctaid[0], ctaid[1], ctaid[2]);
+}
+
+void Cta::check_exit() const {
+  for (std::size_t i = 0; i < async.size(); ++i) {
+    if (!async.at(i).needs_block()) continue;
+    throw PtxError({launch.kernel->source->name, 0, {}},
+                   fmt::format("{} exits with asynchronous work in flight: {}", name(),
+                               async.at(i).describe()));
+  }
+  mbarriers.for_each([&](std::uint32_t address, const model::Mbarrier& barrier) {
+    if (barrier.tx_count() == 0) return;
+    throw PtxError(
+        {launch.kernel->source->name, 0, {}},
+        fmt::format("{} exits while the mbarrier at shared offset {} waits for bytes: {}", name(),
+                    address, barrier.describe()));
+  });
 }
 
 Cluster::Cluster(Launch& launch, Progress& the_progress, std::uint64_t the_index)

@@ -12,6 +12,8 @@
 #include "ir/kernel.h"
 #include "mem/global.h"
 #include "mem/shared.h"
+#include "model/mbarrier.h"
+#include "model/mma_unit.h"
 
 /// The state of a running launch: clusters of CTAs of warps of fragments.
 namespace mxfa::emu::exec {
@@ -35,6 +37,7 @@ struct Launch {
   std::vector<std::byte> pool;  ///< the kernel's, with addresses of parameters filled in
   std::shared_ptr<const mem::RegionTable> memory;
   Checks checks;
+  model::ArithmeticMode arithmetic = model::ArithmeticMode::kExact;
   bool converge = true;  ///< fragments meet again as soon as they can; off: only where they must
   std::function<void(const std::string&)> print;
 
@@ -77,6 +80,34 @@ enum class Outcome : std::uint8_t {
 
 struct Cta;
 
+/// Asynchronous copies that one thread has issued.
+struct LaneAsync {
+  async::GroupList bulk;  ///< cp.async.bulk with groups
+  async::GroupList copy;  ///< cp.async
+};
+
+/// wgmma as one warp sees it: instructions issued, and how many there were at each commit.
+struct WarpWgmma {
+  std::uint64_t issued = 0;
+  std::vector<std::uint64_t> commits;
+};
+
+/// A wgmma that some warps of a warpgroup have issued.
+struct WgmmaIssue {
+  const ir::Inst* inst = nullptr;
+  std::uint32_t warps = 0;  ///< bit mask
+  bool scale_d = false;
+  std::uint64_t descriptor_a = 0;
+  std::uint64_t descriptor_b = 0;
+  std::vector<std::uint32_t*> d;  ///< rows, warp by warp
+  std::vector<std::uint32_t*> a;
+};
+struct Warpgroup {
+  std::uint64_t formed = 0;  ///< instructions that all four warps have issued
+  std::uint64_t completed = 0;
+  std::vector<WgmmaIssue> partial;  ///< of instructions formed, formed + 1, ...
+};
+
 class Warp : public Context {
  public:
   Warp(Cta& cta, std::uint32_t index, std::uint32_t lanes);
@@ -107,7 +138,9 @@ class Warp : public Context {
   std::vector<std::string> describe() const;
 
   mem::Region* last_region = nullptr;  ///< of global memory, the one last used
-  std::uint32_t cluster_waits = 0;     ///< lanes between arrive and wait of the cluster barrier
+  LaneAsync& lane_async(int lane);
+  WarpWgmma wgmma;
+  std::uint32_t cluster_waits = 0;  ///< lanes between arrive and wait of the cluster barrier
   std::array<std::uint64_t, kLanes> cluster_tickets{};  ///< the generation they arrived in
 
  private:
@@ -140,6 +173,7 @@ class Warp : public Context {
   std::vector<std::byte> registers_;
   std::vector<std::uint32_t> predicates_;
   std::vector<std::byte> local_;
+  std::vector<LaneAsync> lane_async_;
   std::uint64_t executed_ = 0;
   std::uint64_t lanes_executed_ = 0;
   const Gate* pending_gate_ = nullptr;
@@ -176,6 +210,8 @@ struct Cta {
 
   void on_exit(std::uint32_t warp);  ///< lanes of the warp have exited
   bool exited() const { return live_warps == 0; }
+  /// Error where asynchronous work still needs the block, or a barrier waits for bytes.
+  void check_exit() const;
 
   Launch& launch;
   Cluster& cluster;
@@ -186,6 +222,9 @@ struct Cta {
   std::vector<std::unique_ptr<Warp>> warps;
   std::uint32_t live_warps = 0;
   async::AsyncQueue async;
+  model::MbarrierTable mbarriers;
+  std::vector<Warpgroup> warpgroups;
+  model::MmaUnit mma;
 
   std::uint32_t shared_base() const { return rank << mem::kRankShift; }
   std::string name() const;

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "exec/machine.h"
+#include "mxemu/error.h"
 
 namespace mxfa::emu::exec {
 
@@ -41,6 +42,11 @@ std::byte* Warp::local(int lane) {
   const std::size_t bytes = cta_->launch.kernel->local_bytes;
   if (local_.empty()) local_.assign(bytes * kLanes, std::byte{0xFF});
   return local_.data() + static_cast<std::size_t>(lane) * bytes;
+}
+
+LaneAsync& Warp::lane_async(int lane) {
+  if (lane_async_.empty()) lane_async_.resize(kLanes);
+  return lane_async_[static_cast<std::size_t>(lane)];
 }
 
 void Warp::fail(const Inst& in, std::uint32_t mask, const std::string& reason) const {
@@ -277,7 +283,13 @@ Warp::Next Warp::finish(std::size_t index, const Inst& in, std::uint32_t mask, b
   pending_gate_ = nullptr;
   pending_retry_ = false;
   pending_yield_ = always_yield;
-  in.exec(*this, in, mask);
+  try {
+    in.exec(*this, in, mask);
+  } catch (const PtxError&) {
+    throw;
+  } catch (const Error& error) {  // of a model, which does not know where it happened
+    fail(in, mask, error.what());
+  }
   Fragment& fragment = fragments_[index];
   if (pending_retry_) {
     fragment.state = FragmentState::kRetry;

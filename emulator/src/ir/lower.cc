@@ -162,11 +162,14 @@ void lower_instruction(LowerContext& c) {
     case kClusterBarrier:
       return lower_barrier(c);
     case kMbarrier:
+      return lower_mbarrier(c);
     case kBulkCopy:
+      return lower_bulk_copy(c);
     case kBulkGroup:
     case kCpAsync:
+      return lower_async_group(c);
     case kWgmma:
-      return lower_async(c);
+      return lower_wgmma(c);
     default:
       return lower_control(c);
   }
@@ -225,7 +228,13 @@ Kernel lower(const ptx::Module& module, const ptx::Function& function,
     first[i] = static_cast<std::uint32_t>(builder.code.size());
     builder.begin(instruction,
                   opcodes.require(instruction.opcode, *module.source, instruction.line));
-    lower_instruction(context);
+    try {
+      lower_instruction(context);
+    } catch (const PtxError&) {
+      throw;
+    } catch (const Error& error) {  // of a model: a combination that the ISA does not list
+      builder.fail(error.what());
+    }
   }
   first.back() = static_cast<std::uint32_t>(builder.code.size());
   Inst end;

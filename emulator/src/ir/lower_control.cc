@@ -194,8 +194,4 @@ void lower_control(LowerContext& c) {
   }
 }
 
-void lower_async(LowerContext& c) {
-  c.b.fail(fmt::format("{} is not modelled yet", c.opcode().qualifiers[0]));
-}
-
 }  // namespace mxfa::emu::ir

@@ -41,6 +41,9 @@ void lower_together(LowerContext& c);  ///< shfl, vote, match, elect, redux
 void lower_barrier(LowerContext& c);
 void lower_control(LowerContext& c);  ///< the rest without results
 
-void lower_async(LowerContext& c);
+void lower_mbarrier(LowerContext& c);
+void lower_bulk_copy(LowerContext& c);    ///< cp.async.bulk, cp.reduce.async.bulk, st.async
+void lower_async_group(LowerContext& c);  ///< their groups, and cp.async
+void lower_wgmma(LowerContext& c);
 
 }  // namespace mxfa::emu::ir

@@ -101,6 +101,11 @@ class MbarrierTable {
   /// One line for each barrier left in the middle of a phase, for the report at CTA exit.
   std::vector<std::string> leftovers() const;
   std::size_t size() const { return live_.size(); }
+  /// visit(address, barrier), in ascending order of addresses.
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (const auto& [address, barrier] : live_) visit(address, barrier);
+  }
 
  private:
   std::map<std::uint32_t, Mbarrier> live_;

@@ -72,6 +72,8 @@ exec::Launch make_launch(const LaunchRequest& request, const LaunchOptions& opti
   launch.dynamic_shared = request.config.dynamic_shared_bytes;
   launch.checks.uninitialised = options.check_uninitialised;
   launch.converge = options.converge;
+  launch.arithmetic = options.fp8 == Fp8Mode::kHopper ? model::ArithmeticMode::kHopper
+                                                      : model::ArithmeticMode::kExact;
   launch.print = options.print;
   launch.memory = request.memory;
   check(kernel, launch);
@@ -117,7 +119,8 @@ LaunchStats launch(const LaunchRequest& request, const LaunchOptions& options) {
   const auto threads = static_cast<std::uint64_t>(
       std::clamp<std::int64_t>(options.threads, 1, static_cast<std::int64_t>(clusters)));
   sched::Team team;
-  team.moving = static_cast<int>(threads);
+  team.size = static_cast<int>(threads);
+  team.moving = team.size;
   std::vector<LaunchStats> stats(threads);
   std::vector<std::exception_ptr> errors(threads);
   const auto work = [&](std::uint64_t index) {

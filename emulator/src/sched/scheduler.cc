@@ -15,6 +15,10 @@ constexpr int kMaxRetries = 256;
 /// How long a stuck scheduler waits for the memory effects of other threads that also seem stuck.
 constexpr auto kGrace = std::chrono::milliseconds(200);
 
+bool in_flight(const exec::Cluster& cluster) {
+  return std::ranges::any_of(cluster.ctas, [](const auto& cta) { return !cta->async.empty(); });
+}
+
 }  // namespace
 
 Scheduler::Scheduler(exec::Launch& launch, const LaunchOptions& options, const Share& share,
@@ -62,7 +66,7 @@ void Scheduler::admit() {
 
 void Scheduler::retire() {
   std::erase_if(residents_, [&](const Resident& resident) {
-    if (!resident.cluster->exited()) return false;
+    if (!resident.cluster->exited() || in_flight(*resident.cluster)) return false;
     for (const Agent& agent : resident.agents) {
       stats_.warp_instructions += agent.warp->executed();
       stats_.thread_instructions += agent.warp->thread_instructions();
@@ -139,8 +143,8 @@ Scheduler::Choice Scheduler::choose_async(bool newest) {
 void Scheduler::complete_all_async() {
   for (Resident& resident : residents_) {
     for (const auto& cta : resident.cluster->ctas) {
-      while (!cta->async.empty()) {
-        cta->async.complete(0);
+      for (auto ops = cta->async.eligible(); !ops.empty(); ops = cta->async.eligible()) {
+        cta->async.complete(ops[0]);
         ++progress_.count;
       }
     }
@@ -181,7 +185,7 @@ bool Scheduler::stuck() {
     }
     return false;
   }
-  return !polling || !wait_for_others();
+  return !polling || team_.size == 1 || !wait_for_others();
 }
 
 bool Scheduler::wait_for_others() {

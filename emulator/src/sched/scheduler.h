@@ -15,6 +15,7 @@ namespace mxfa::emu::sched {
 struct Team {
   std::atomic<bool> cancelled{false};  ///< some scheduler has failed
   std::atomic<int> moving{0};          ///< schedulers that are not stuck
+  int size = 1;
 };
 
 class Scheduler {
