@@ -8,6 +8,8 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "mx/bits.h"
 #include "mxfa/error.h"

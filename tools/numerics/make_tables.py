@@ -7,8 +7,8 @@
 
 A table lies between `<!-- table: NAME -->` and `<!-- end -->` in the document. SQNR_TABLES come
 from `mxfa sqnr --synthetic ... --json`, each cell the mean over the table's seeds; TEST_TABLES from
-the figures that tests/reference/numerics_choices_test.cc leaves in its result file. Files that exist in
---json DIR already are not made again.
+the figures that tests/reference/numerics_choices_test.cc leaves in its result file. Files that
+exist in --json DIR already are not made again.
 """
 
 import argparse
