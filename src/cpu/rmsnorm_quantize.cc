@@ -18,7 +18,6 @@ class TileWriter {
  public:
   TileWriter(std::int64_t rows, std::int64_t dim, const RmsNormQuantizeOutputs& outputs)
       : rows_(rows),
-        dim_(dim),
         along_dim_{rows, dim / kScaleBlock},
         along_rows_{dim, (rows + kScaleBlock - 1) / kScaleBlock},
         outputs_(outputs) {}
@@ -50,7 +49,6 @@ class TileWriter {
 
  private:
   std::int64_t rows_;
-  std::int64_t dim_;
   mx::TiledScaleLayout along_dim_;
   mx::TiledScaleLayout along_rows_;
   const RmsNormQuantizeOutputs& outputs_;
