@@ -227,7 +227,7 @@ void add_plain(const Measurement& measurement, const Verdict& verdict, const Sam
   lines.push_back(fmt::format("{} ({}) is {}: {}.", plain.scheme.name, plain.scheme.label,
                               grade_words(grade.grade), limit_text(grade)));
   add_worst_unit(plain, grade, sample, lines);
-  lines.emplace_back("  Why:");
+  lines.emplace_back(grade.grade == Grade::kPass ? "  What limits it:" : "  Why:");
   for (const std::string& reason : reasons_of(measurement.diagnostics, plain)) {
     lines.push_back("  - " + reason + ".");
   }
