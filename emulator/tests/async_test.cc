@@ -287,7 +287,8 @@ TEST(Async, StoresAndMulticastAcrossTheCluster) {
   setp.ne.u32 q, rank, 0;
   @q bra WAIT;
   mov.u16 both, 3;
-  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [s], [in], 128, [m], both;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
+    [s], [in], 128, [m], both;
   WAIT:
   mbarrier.try_wait.parity.shared::cta.b64 q, [m], 0;
   @!q bra WAIT;

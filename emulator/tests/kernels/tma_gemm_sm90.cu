@@ -17,14 +17,16 @@ static __device__ void wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred P;\nWAIT:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1;\n"
-      "@P bra DONE;\nbra WAIT;\nDONE:\n}"
-      ::"r"(shared(barrier)), "r"(parity) : "memory");
+      "@P bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(shared(barrier)),
+      "r"(parity)
+      : "memory");
 }
 static __device__ void load(void* to, const Map* map, int k, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3}], [%4];"
-      ::"r"(shared(to)), "l"(map), "r"(k), "r"(0), "r"(shared(barrier)) : "memory");
+      "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared(to)),
+      "l"(map), "r"(k), "r"(0), "r"(shared(barrier))
+      : "memory");
 }
 static __device__ uint64_t descriptor(const void* tile) {
   return static_cast<uint64_t>((shared(tile) & 0x3FFFFu) >> 4) | (uint64_t{1} << 16) |
@@ -52,10 +54,10 @@ extern "C" __global__ void __launch_bounds__(160)
       for (int step = 0; step < steps; ++step) {
         const int stage = step % kStages;
         wait(&empty[stage], (step / kStages + 1) % 2);
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                         shared(&full[stage])),
-                     "r"(2 * kTileBytes)
-                     : "memory");
+        asm volatile(
+            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared(&full[stage])),
+            "r"(2 * kTileBytes)
+            : "memory");
         load(tile_a + stage * kTileBytes, &a, step * 128, &full[stage]);
         load(tile_b + stage * kTileBytes, &b, step * 128, &full[stage]);
       }
@@ -76,17 +78,17 @@ extern "C" __global__ void __launch_bounds__(160)
           "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
           "%32, %33, p, 1, 1;\n}"
           : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
-            "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]),
-            "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]),
-            "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
-            "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]),
-            "+f"(c[31])
+            "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
+            "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),
+            "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]),
+            "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
           : "l"(descriptor(tile_a + stage * kTileBytes + k)),
             "l"(descriptor(tile_b + stage * kTileBytes + k)), "r"(step > 0 || k > 0 ? 1 : 0));
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared(&empty[stage])) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared(&empty[stage]))
+                 : "memory");
   }
   const int row = static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
   for (int i = 0; i < 32; ++i) {
