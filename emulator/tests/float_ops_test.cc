@@ -108,7 +108,9 @@ TEST(FloatOps, MinMax) {
 }
 
 TEST(FloatOps, CanonicalNan) {
-  const auto [a, b] = corner_pairs<float, float>();
+  const auto pairs = corner_pairs<float, float>();
+  const auto& a = pairs.first;
+  const auto& b = pairs.second;
   for (const char* op : {"add.f32", "mul.f32", "max.f32", "sub.rz.f32"}) {
     for (const float r : run_op<float, float, float>(std::string(op) + " d, a, b;", a, b)) {
       if (!std::isnan(r)) continue;
@@ -167,7 +169,9 @@ TEST(FloatOps, Approximations) {
 }
 
 TEST(FloatOps, Comparisons) {
-  const auto [a, b] = corner_pairs<float, float>();
+  const auto pairs = corner_pairs<float, float>();
+  const auto& a = pairs.first;
+  const auto& b = pairs.second;
   const auto check = [&](const std::string& op, auto f) {
     const auto got = run_op<U32, float, float>(
         "setp." + op + ".f32 p|q, a, b; selp.u32 d, 1, 0, p; @q add.u32 d, d, 2;", a, b);

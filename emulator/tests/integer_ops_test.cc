@@ -7,6 +7,13 @@ namespace mxfa::emu::test {
 namespace {
 
 __extension__ using I128 = __int128;
+__extension__ using U128 = unsigned __int128;
+
+/// Modulo 2^128.
+template <class T>
+U128 product(T a, T b) {
+  return static_cast<U128>(a) * static_cast<U128>(b);
+}
 
 template <class T>
 std::string type_name() {
@@ -26,15 +33,17 @@ TYPED_TEST(IntegerOps, Arithmetic) {
   const auto cut = [](I128 v) { return static_cast<T>(static_cast<std::uint64_t>(v)); };
   expect_binary<T, T, T>("add." + t, [&](T a, T b) { return cut(I128{a} + b); });
   expect_binary<T, T, T>("sub." + t, [&](T a, T b) { return cut(I128{a} - b); });
-  expect_binary<T, T, T>("mul.lo." + t, [&](T a, T b) { return cut(I128{a} * b); });
+  expect_binary<T, T, T>("mul.lo." + t,
+                         [&](T a, T b) { return cut(static_cast<I128>(product(a, b))); });
   expect_binary<T, T, T>("mul.hi." + t, [&](T a, T b) {
-    if constexpr (std::is_signed_v<T> || kBits < 64) return cut((I128{a} * b) >> kBits);
-    __extension__ using U128 = unsigned __int128;
-    return static_cast<T>((U128{static_cast<std::uint64_t>(a)} * b) >> 64);
+    if constexpr (std::is_signed_v<T> || kBits < 64)
+      return cut(static_cast<I128>(product(a, b)) >> kBits);
+    return static_cast<T>(product(a, b) >> 64);
   });
   expect_binary<T, T, T>("min." + t, [](T a, T b) { return std::min(a, b); });
   expect_binary<T, T, T>("max." + t, [](T a, T b) { return std::max(a, b); });
-  expect_ternary<T, T, T, T>("mad.lo." + t, [&](T a, T b, T c) { return cut(I128{a} * b + c); });
+  expect_ternary<T, T, T, T>(
+      "mad.lo." + t, [&](T a, T b, T c) { return cut(static_cast<I128>(product(a, b)) + c); });
   expect_ternary<T, T, T, T>("sad." + t, [&](T a, T b, T c) {
     return cut(I128{c} + (a > b ? I128{a} - b : I128{b} - a));
   });
@@ -58,7 +67,9 @@ TYPED_TEST(IntegerOps, ShiftRight) {
 TYPED_TEST(IntegerOps, Comparisons) {
   using T = TypeParam;
   const auto check = [](const std::string& op, auto f) {
-    const auto [a, b] = corner_pairs<T, T>();
+    const auto pairs = corner_pairs<T, T>();
+    const auto& a = pairs.first;
+    const auto& b = pairs.second;
     const auto got = run_op<std::uint32_t, T, T>(
         fmt::format("setp.{}.{} p, a, b; selp.u32 d, 1, 0, p;", op, type_name<T>()), a, b);
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -93,7 +104,9 @@ TEST(BitOps, Logic) {
   expect_unary<U32, U32>("cnot.b32", [](U32 a) { return a == 0 ? 1u : 0u; });
   expect_binary<U64, U64, U32>("shl.b64", [](U64 a, U32 n) { return n > 63 ? 0 : a << n; });
   for (const U32 lut : {0x96u, 0xE8u, 0xC0u, 0x3Fu, 0x01u}) {
-    const auto [a, b] = corner_pairs<U32, U32>();
+    const auto pairs = corner_pairs<U32, U32>();
+    const auto& a = pairs.first;
+    const auto& b = pairs.second;
     std::vector<U32> c(a.rbegin(), a.rend());
     const auto got =
         run_op<U32, U32, U32, U32>(fmt::format("lop3.b32 d, a, b, c, {};", lut), a, b, c);
@@ -153,7 +166,9 @@ TEST(BitOps, Fields) {
   expect_ternary<I32, I32, U32, U32>("bfe.s32", extract<I32>);
   expect_ternary<U64, U64, U32, U32>("bfe.u64", extract<U64>);
   expect_ternary<I64, I64, U32, U32>("bfe.s64", extract<I64>);
-  const auto [a, pos] = corner_pairs<U32, U32>();
+  const auto pairs = corner_pairs<U32, U32>();
+  const auto& a = pairs.first;
+  const auto& pos = pairs.second;
   for (const U32 len : {0u, 1u, 7u, 32u, 40u}) {
     const auto got =
         run_op<U32, U32, U32>(fmt::format("bfi.b32 d, a, 0x12345678, b, {};", len), a, pos);

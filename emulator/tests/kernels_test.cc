@@ -147,7 +147,7 @@ std::uint32_t divergence_model(std::uint32_t x) {
 TEST_P(Kernels, DivergenceTorture) {
   const Module module = load("divergence");
   std::mt19937 rng(5);
-  std::vector<std::uint32_t> in(4001);
+  std::vector<std::uint32_t> in(2001);
   for (std::uint32_t& v : in) v = rng();
   const Buffer<std::uint32_t> din(memory_, in, "in");
   for (const bool converge : {true, false}) {
@@ -155,7 +155,7 @@ TEST_P(Kernels, DivergenceTorture) {
     LaunchOptions options;
     options.converge = converge;
     module.launch(
-        "divergence", {{32, 1, 1}, {128, 1, 1}, {}, 0},
+        "divergence", {{16, 1, 1}, {128, 1, 1}, {}, 0},
         Arguments().add(din.data()).add(out.data()).add(static_cast<std::int32_t>(in.size())),
         options);
     for (std::size_t i = 0; i < in.size(); ++i) {

@@ -150,7 +150,9 @@ bool same(T a, T b) {
 /// Compares d = f(a, b) over all pairs of corners.
 template <class R, class A, class B, class F>
 void expect_binary(const std::string& opcode, F f) {
-  const auto [a, b] = corner_pairs<A, B>();
+  const auto pairs = corner_pairs<A, B>();
+  const auto& a = pairs.first;
+  const auto& b = pairs.second;
   const std::vector<R> got = run_op<R, A, B>(opcode + " d, a, b;", a, b);
   for (std::size_t i = 0; i < a.size(); ++i) {
     const R want = f(a[i], b[i]);
@@ -173,7 +175,9 @@ void expect_unary(const std::string& opcode, F f) {
 /// Compares d = f(a, b, c) over pairs of corners, with the third operand from a rotation.
 template <class R, class A, class B, class C, class F>
 void expect_ternary(const std::string& opcode, F f) {
-  const auto [a, b] = corner_pairs<A, B>();
+  const auto pairs = corner_pairs<A, B>();
+  const auto& a = pairs.first;
+  const auto& b = pairs.second;
   const std::vector<C> pool = corners<C>();
   std::vector<C> c(a.size());
   for (std::size_t i = 0; i < c.size(); ++i) c[i] = pool[(i * 7 + i / 31) % pool.size()];

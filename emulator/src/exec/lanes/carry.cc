@@ -5,7 +5,6 @@
 namespace mxfa::emu::exec::MXEMU_ISA {
 namespace {
 
-__extension__ using I128 = __int128;
 __extension__ using U128 = unsigned __int128;
 
 enum class Step { kAdd, kSub, kMulLow, kMulHigh };
@@ -25,11 +24,9 @@ struct Sum {
     U x = static_cast<U>(a);
     U y = static_cast<U>(b);
     if (kStep == Step::kMulLow || kStep == Step::kMulHigh) {
-      const I128 product = static_cast<I128>(a) * static_cast<I128>(b);
-      x = kStep == Step::kMulLow ? static_cast<U>(x * y) : static_cast<U>(product >> kBits);
-      if (kStep == Step::kMulHigh && static_cast<T>(-1) > T{0}) {
-        x = static_cast<U>((U128{static_cast<U>(a)} * static_cast<U>(b)) >> kBits);
-      }
+      // Both factors extended by their own sign: right modulo 2^128 for either kind.
+      const U128 product = static_cast<U128>(a) * static_cast<U128>(b);
+      x = kStep == Step::kMulLow ? static_cast<U>(product) : static_cast<U>(product >> kBits);
       y = static_cast<U>(c);
     }
     const U128 wide = U128{x} + y + (carry_in ? 1u : 0u);
