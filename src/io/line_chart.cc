@@ -80,8 +80,7 @@ void draw_line_series(SvgCanvas& canvas, const Figure& figure, const LineSeries&
                       const std::vector<double>& x_pixels) {
   const std::string color = series_color(index);
   const std::string style =
-      fmt::format("stroke=\"{}\" stroke-width=\"2\"{}", color,
-                  series_is_hatched(index) ? " stroke-dasharray=\"6 4\"" : "");
+      fmt::format("stroke=\"{}\" stroke-width=\"2\"{}", color, series_dashes(index));
   std::vector<Point> piece;
   const auto flush = [&] {
     if (piece.size() > 1) canvas.polyline(piece, style);

@@ -25,13 +25,14 @@ double guide_label_width(const Figure& figure) {
 /// Stripes over the palette's colours for series beyond the eighth.
 void draw_hatches(SvgCanvas& canvas, std::size_t series) {
   for (std::size_t i = 0; i < series; ++i) {
-    if (!series_is_hatched(static_cast<int>(i))) continue;
+    const int style = series_style(static_cast<int>(i));
+    if (style == 0) continue;
     canvas.raw(
         fmt::format("<defs><pattern id=\"hatch{}\" width=\"6\" height=\"6\" "
-                    "patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">"
+                    "patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate({})\">"
                     "<rect width=\"6\" height=\"6\" fill=\"{}\"/>"
                     "<rect width=\"2.4\" height=\"6\" fill=\"#ffffff\"/></pattern></defs>",
-                    i, series_color(static_cast<int>(i))));
+                    i, style == 1 ? 45 : 90, series_color(static_cast<int>(i))));
   }
 }
 
@@ -44,8 +45,7 @@ void draw_swatch(SvgCanvas& canvas, const Figure& figure, Point left, int index)
   }
   const std::string color = series_color(index);
   canvas.line({left.x, left.y - 4.5}, {left.x + kSwatch, left.y - 4.5},
-              fmt::format("stroke=\"{}\" stroke-width=\"2\"{}", color,
-                          series_is_hatched(index) ? " stroke-dasharray=\"6 4\"" : ""));
+              fmt::format("stroke=\"{}\" stroke-width=\"2\"{}", color, series_dashes(index)));
   canvas.marker({left.x + kSwatch / 2, left.y - 4.5}, index, color);
 }
 
@@ -156,7 +156,7 @@ void draw_guides(SvgCanvas& canvas, const Figure& figure) {
 }
 
 std::string bar_fill(int index) {
-  return series_is_hatched(index) ? fmt::format("url(#hatch{})", index) : series_color(index);
+  return series_style(index) != 0 ? fmt::format("url(#hatch{})", index) : series_color(index);
 }
 
 std::vector<double> nice_ticks(double low, double high, int count) {

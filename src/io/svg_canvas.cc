@@ -162,7 +162,13 @@ std::string series_color(int index) {
   return std::string(kPalette[static_cast<std::size_t>(index) % kPalette.size()]);
 }
 
-bool series_is_hatched(int index) { return index / 8 % 2 == 1; }
+int series_style(int index) { return index / 8 % 3; }
+
+std::string_view series_dashes(int index) {
+  constexpr std::array<std::string_view, 3> kDashes = {"", " stroke-dasharray=\"7 4\"",
+                                                       " stroke-dasharray=\"2 3\""};
+  return kDashes[static_cast<std::size_t>(series_style(index))];
+}
 
 std::string tick_label(double value) {
   if (std::abs(value) < 1e-12) return "0";

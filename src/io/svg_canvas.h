@@ -50,9 +50,12 @@ double text_width(std::string_view text, double size);
 /// Breaks at spaces so that no line is wider than `width` (a longer word stays whole).
 std::vector<std::string> wrap_text(std::string_view text, double size, double width);
 
-/// Colour and hatching of series `index`: eight colours, then the same eight hatched or dashed.
+/// Series `index` has one of eight colours in one of three styles (plain; striped or dashed; banded
+/// or dotted), so that 24 series differ.
 std::string series_color(int index);
-bool series_is_hatched(int index);
+int series_style(int index);
+/// The attribute that dashes a line of series `index`, with a leading space; empty for plain ones.
+std::string_view series_dashes(int index);
 
 /// "12.5", "0.001", "1e+06": short tick labels.
 std::string tick_label(double value);

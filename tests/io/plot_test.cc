@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "io/svg_canvas.h"
 #include "io/xml_check.h"
@@ -131,6 +132,14 @@ TEST(Plot, TicksAreRoundAndCover) {
     EXPECT_LE(ticks.size(), 9U);
     EXPECT_GE(ticks.size(), 3U);
   }
+}
+
+TEST(Plot, TwentyFourSeriesDiffer) {
+  std::set<std::pair<std::string, int>> looks;
+  for (int i = 0; i < 24; ++i) looks.insert({series_color(i), series_style(i)});
+  EXPECT_EQ(looks.size(), 24U);
+  const XmlReader xml(bar_chart_svg(chart_of(24, 1)));
+  EXPECT_EQ(xml.named("pattern").size(), 16U);
 }
 
 TEST(Plot, LongTextIsWrapped) {
