@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "exec/kernel_table.h"
+#include "ir/allocate.h"
 #include "ir/lower.h"
 #include "ptx/module.h"
 #include "ptx/opcode.h"
@@ -239,6 +240,19 @@ TEST(Lowering, RegistersShareRows) {
   const EntryInfo info = module.entry("softmax_row");
   EXPECT_GT(info.instructions, 700u);
   EXPECT_LT(info.register_bytes, 40u << 10);  // more than 900 virtual registers of 128 bytes
+}
+
+TEST(Lowering, OneInstructionNeverReadsAndWritesDifferentRegistersInOneRow) {
+  // r0 = ...; r1 = f(r0), the last use of r0; r2 = f(r1): r2 may take the row of r0, r1 may not.
+  const std::vector<ir::Inst> code(4);
+  const std::vector<ir::RegisterUse> uses = {{0, 0, 0, 0, true, false}, {1, 0, 0, 1, false, false},
+                                             {1, 1, 0, 0, true, false}, {2, 1, 0, 1, false, false},
+                                             {2, 2, 0, 0, true, false}, {3, 2, 0, 1, false, false}};
+  const std::vector<ir::VirtualRegister> registers(3);
+  const ir::Allocation allocation = ir::allocate_registers(code, uses, registers);
+  EXPECT_NE(allocation.place[0], allocation.place[1]);
+  EXPECT_NE(allocation.place[1], allocation.place[2]);
+  EXPECT_EQ(allocation.place[0], allocation.place[2]);
 }
 
 TEST(Lowering, CommittedPtxIsWhatNvccEmits) {

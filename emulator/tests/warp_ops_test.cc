@@ -303,6 +303,45 @@ TEST(Launch, NamedBarriersAndVotes) {
   }
 }
 
+TEST(Launch, WarpsThatExitLeaveTheBarrierToTheOthers) {
+  GlobalMemory memory;
+  const std::string ptx = R"(.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out) {
+  .shared .align 4 .b8 s[4];
+  .reg .b32 w, v, i; .reg .b64 d; .reg .pred p;
+  mov.u32 w, %warpid;
+  setp.eq.u32 p, w, 2;
+  @p exit;
+  setp.eq.u32 p, w, 0;
+  @p bra SYNC;
+  mov.u32 i, 0;
+  SLOW:
+  add.u32 i, i, 1;
+  setp.lt.u32 p, i, 300;
+  @p bra SLOW;
+  st.shared.u32 [s], i;
+  SYNC:
+  bar.sync 0;
+  ld.shared.u32 v, [s];
+  ld.param.u64 d, [out];
+  st.global.u32 [d], v;
+  ret;
+})";
+  const Module module(ptx, "exits", memory);
+  for (const Policy policy : kPolicies) {
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      const Buffer<U32> out(memory, 1, "out");
+      LaunchOptions options;
+      options.policy = policy;
+      options.seed = seed;
+      module.launch("k", {{1, 1, 1}, {96, 1, 1}, {}, 0}, Arguments().add(out.data()), options);
+      ASSERT_EQ(out[0], 300u);
+    }
+  }
+}
+
 TEST(Launch, PrintfAndAssert) {
   GlobalMemory memory;
   const Module module(kernel_ptx("printing", "sm_90a"), "printing", memory);
