@@ -193,6 +193,13 @@ TEST(Convert, FloatsToFloats) {
   expect_unary<float, float>("cvt.rmi.f32.f32", [](float a) { return std::floor(a); });
   expect_unary<float, float>("cvt.sat.f32.f32",
                              [](float a) { return a > 0.0f ? std::fmin(a, 1.0f) : 0.0f; });
+  expect_unary<double, float>("cvt.ftz.f64.f32", [](float a) {
+    return static_cast<double>(std::fpclassify(a) == FP_SUBNORMAL ? std::copysign(0.0f, a) : a);
+  });
+  expect_unary<I32, float>("cvt.rpi.ftz.s32.f32", [](float a) {
+    if (std::isnan(a) || std::fpclassify(a) == FP_SUBNORMAL) return 0;
+    return clamp_to<I32>(std::ceil(static_cast<long double>(a)));
+  });
   expect_unary<float, U16>("cvt.f32.f16", [](U16 a) { return mx::decode_f16(a); });
   expect_unary<float, U16>("cvt.f32.bf16", [](U16 a) { return mx::decode_bf16(a); });
 }

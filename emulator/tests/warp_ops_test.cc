@@ -50,6 +50,12 @@ TEST(WarpOps, ShuffleByThePseudocode) {
   }
 }
 
+TEST(WarpOps, ShuffleInPlace) {
+  const std::vector<U32> a = random_lanes(8);
+  const auto got = warp_op("shfl.sync.bfly.b32 a, a, 1, 31, -1; mov.b32 d, a;", a);
+  for (std::size_t i = 0; i < 32; ++i) ASSERT_EQ(got[i], a[i ^ 1u]);
+}
+
 TEST(WarpOps, VotesAndMatches) {
   const std::vector<U32> a = random_lanes(3, 4);
   U32 ballot = 0;
@@ -119,6 +125,47 @@ TEST(WarpOps, DivergedWarpBarrierAndShuffle) {
       "A: add.u32 a, a, 2; bar.warp.sync -1; B: shfl.sync.bfly.b32 d, a, 16, 31, -1;",
       std::vector<U32>(32, 10));
   for (std::size_t i = 0; i < 32; ++i) ASSERT_EQ(got[i], i < 16 ? 11u : 12u);
+}
+
+TEST(WarpOps, WarpBarrierOrdersMemoryBetweenHalves) {
+  GlobalMemory memory;
+  // One half stores late, the other one reads behind its own barrier, earlier in the text.
+  const std::string ptx = R"(.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out) {
+  .shared .align 4 .b8 s[4];
+  .reg .b32 lane, v, i; .reg .b64 d; .reg .pred p;
+  mov.u32 lane, %laneid;
+  mov.u32 i, 0;
+  setp.lt.u32 p, lane, 16;
+  @p bra SLOW;
+  bar.warp.sync 0xffffffff;
+  ld.shared.u32 v, [s];
+  ld.param.u64 d, [out];
+  st.global.u32 [d], v;
+  ret;
+  SLOW:
+  add.u32 i, i, 1;
+  setp.lt.u32 p, i, 50;
+  @p bra SLOW;
+  st.shared.u32 [s], i;
+  bar.warp.sync 0xffffffff;
+  ret;
+})";
+  std::string swapped = ptx;
+  swapped.replace(swapped.find("setp.lt.u32 p, lane, 16"), 23, "setp.ge.u32 p, lane, 16");
+  for (const std::string& text : {ptx, swapped}) {
+    const Module module(text, "halves", memory);
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
+      const Buffer<U32> out(memory, 1, "out");
+      LaunchOptions options;
+      options.seed = seed;
+      options.converge = seed % 2 == 0;
+      module.launch("k", {{1, 1, 1}, {32, 1, 1}, {}, 0}, Arguments().add(out.data()), options);
+      ASSERT_EQ(out[0], 50u);
+    }
+  }
 }
 
 TEST(Memory, MatrixFragments) {
