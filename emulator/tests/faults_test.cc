@@ -136,6 +136,15 @@ TEST_F(Faults, LaunchConfiguration) {
   expect_text(error_of([&] { module.launch("nothing", {}, good); }), {"no entry 'nothing'"});
 }
 
+TEST_F(Faults, LintListsAllUnknownOpcodes) {
+  const auto findings = lint(wrap("foo.s32 r1, r2;\nadd.s32 r1, r2, r3;\nbar.baz r1;"), "t.ptx");
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[0].opcode, "foo.s32");
+  EXPECT_EQ(findings[1].line, 12u);
+  EXPECT_EQ(lint(wrap("add.s32 r1, r2, d3;"), "t.ptx").size(), 1u);
+  EXPECT_TRUE(lint(wrap("add.s32 r1, r2, r3;"), "t.ptx").empty());
+}
+
 TEST_F(Faults, OverlappingBuffers) {
   std::vector<int> values(10);
   memory_.add(values.data(), 40, "one");

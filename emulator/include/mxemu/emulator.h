@@ -122,7 +122,8 @@ struct LintFinding {
   std::string opcode;
   std::string reason;
 };
-/// Parses a text and looks up every opcode of every entry. Malformed text throws.
+/// Parses a text, looks up every opcode of every entry and checks the operands; of an entry whose
+/// opcodes are all known, the first wrong operand is reported. Malformed text throws.
 std::vector<LintFinding> lint(const std::string& ptx, const std::string& name);
 
 }  // namespace mxfa::emu

@@ -171,12 +171,21 @@ std::vector<LintFinding> lint(const std::string& ptx, const std::string& name) {
   const ptx::Module module = ptx::parse(make_source(ptx, name));
   ptx::OpcodeFinder opcodes;
   std::vector<LintFinding> findings;
+  // Addresses do not matter: nothing runs.
+  const std::vector<std::uint64_t> addresses(module.variables.size(), 256);
   for (const ptx::Function& function : module.functions) {
-    if (!function.is_entry) continue;
+    if (!function.is_entry || !function.has_body) continue;
+    const std::size_t known = findings.size();
     for (const ptx::Instruction& instruction : function.instructions) {
       if (opcodes.find(instruction.opcode) != nullptr) continue;
       findings.push_back(
           {instruction.line, std::string(instruction.opcode), "unknown opcode or qualifier"});
+    }
+    if (findings.size() > known) continue;
+    try {
+      ir::lower(module, function, addresses, exec::KernelTable::best(), opcodes);
+    } catch (const PtxError& error) {
+      findings.push_back({error.location().line, error.location().text, error.reason()});
     }
   }
   return findings;
