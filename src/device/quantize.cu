@@ -56,7 +56,7 @@ struct Producer {
     int step = 1;
     while (true) {
       const std::int64_t probe = low + std::int64_t{lane + 1} * step;
-      const bool before = probe < params.offsets.batch && params.offsets.tiles[probe] <= tile;
+      const bool before = probe < params.offsets.batch && params.offsets.tiles(probe) <= tile;
       const int count = __popc(__ballot_sync(kAllLanes, before));
       low += count * step;
       if (count == 32) {
@@ -75,10 +75,10 @@ struct Producer {
     tile.head = static_cast<int>(work % params.num_heads);
     sequence = find_sequence(sequence, tile.index);
     tile.sequence = sequence;
-    const std::int64_t first = (tile.index - params.offsets.tiles[sequence]) * mx::kAtomRows;
-    const std::int64_t end = params.offsets.tokens[sequence + 1];
-    tile.row0 = params.offsets.tokens[sequence] + first;
-    tile.group = params.offsets.groups[sequence] + first / kScaleBlock;
+    const std::int64_t first = (tile.index - params.offsets.tiles(sequence)) * mx::kAtomRows;
+    const std::int64_t end = params.offsets.tokens(sequence + 1);
+    tile.row0 = params.offsets.tokens(sequence) + first;
+    tile.group = params.offsets.groups(sequence) + first / kScaleBlock;
     tile.rows = static_cast<int>(min(std::int64_t{mx::kAtomRows}, end - tile.row0));
     return tile;
   }
@@ -392,7 +392,7 @@ __device__ void quantize(const QuantizeParams& params, const CUtensorMap& map) {
     fence_barrier_init();
   }
   __syncthreads();
-  const std::int64_t works = params.offsets.tiles[params.offsets.batch] * params.num_heads;
+  const std::int64_t works = params.offsets.tiles(params.offsets.batch) * params.num_heads;
   if (threadIdx.x / 32 == kProducerWarp) {
     Producer{params, map, smem}.run(works);
   } else if (params.shift != nullptr) {

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 
+#include "core/host_device.h"
+#include "mx/scale_grid.h"
+#include "mx/scale_layout.h"
 #include "mxfa/types.h"
 
 /// MX quantization of packed sequences: parameters that host and kernel share.
@@ -10,12 +13,24 @@ namespace mxfa::device {
 /// Which token of a group of 16 lies where in a transposed copy (mx/permutation.h).
 enum class TokenOrder : std::uint8_t { kPlain, kPi, kSigma };
 
-/// Where sequences lie, on the device: written by jagged_offsets() without a host round trip.
+/// Where sequences lie, on the device: arrays written by jagged_offsets() without a host round
+/// trip, or closed forms where all sequences have one length.
 struct JaggedOffsetsView {
-  const std::int32_t* tokens = nullptr;  ///< cu_seqlens [batch + 1]
-  const std::int64_t* groups = nullptr;  ///< [batch + 1] prefix sums of ceil(seqlen / 32)
-  const std::int64_t* tiles = nullptr;   ///< [batch + 1] prefix sums of ceil(seqlen / 128)
+  const std::int32_t* cu_seqlens = nullptr;   ///< [batch + 1]
+  const std::int64_t* group_begin = nullptr;  ///< [batch + 1] prefix sums of ceil(seqlen / 32)
+  const std::int64_t* tile_begin = nullptr;   ///< [batch + 1] prefix sums of ceil(seqlen / 128)
   std::int32_t batch = 0;
+  std::int64_t seqlen = -1;  ///< >= 0: the length of every sequence; the arrays are not read
+
+  MXFA_HOST_DEVICE constexpr std::int64_t tokens(std::int64_t sequence) const {
+    return seqlen >= 0 ? sequence * seqlen : std::int64_t{cu_seqlens[sequence]};
+  }
+  MXFA_HOST_DEVICE constexpr std::int64_t groups(std::int64_t sequence) const {
+    return seqlen >= 0 ? sequence * mx::ceil_div(seqlen, kScaleBlock) : group_begin[sequence];
+  }
+  MXFA_HOST_DEVICE constexpr std::int64_t tiles(std::int64_t sequence) const {
+    return seqlen >= 0 ? sequence * mx::ceil_div(seqlen, mx::kAtomRows) : tile_begin[sequence];
+  }
 };
 
 /// Bytes between heads and between tiles of 128 tokens in a tensor of 512-byte scale atoms.

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/host_device.h"
+#include "device/quantize.h"
+#include "mx/jagged_scale.h"
+#include "mxfa/types.h"
+
+/// The operands of attention for machines whose FP8 MMA takes K-major operands and no scales: the
+/// contract between the kernels that make them and the attention kernels.
+///
+/// A tensor [tokens, heads, head_dim] of packed sequences is quantized once, with scales that are
+/// uniform along head_dim (32xD, or 1xD where no two tokens may share one). Its payload may then
+/// lie in memory twice, the same codes under the same scales:
+///
+///   rows        K = head_dim: Q, K of S = Q K^T; dO, V of dP = dO V^T
+///   transposed  K = tokens:   V^T (pi) of O = P V; dO^T (pi), Q^T (pi), K^T (sigma) of dV, dK, dQ
+///
+/// `offsets` counts rows before sequence s: tokens; groups, the prefix sum of ceil(seqlen / 32);
+/// tiles, the prefix sum of ceil(seqlen / 128). With `row` counted from the sequence's first token:
+///
+///   rows        codes[(tokens(s) + row) * token_stride + head * head_stride + column]
+///   transposed  codes[(head * head_dim + column) * pitch + 128 * tiles(s) + p]
+///               where p = row with its lowest four bits permuted: pi_position or sigma_position
+///               (mx/permutation.h) of row % 16; p = row where the order is plain
+///   scales      32xD: scales[(groups(s) + row / 32) * row_stride + head * head_stride]
+///               1xD:  scales[(tokens(s) + row) * row_stride + head * head_stride]
+///
+/// So a sequence's transposed columns start at a multiple of 128 and fill whole tiles of 128.
+/// What is written: every row of every sequence; every column of every sequence's tiles, zeros
+/// (code 0x00) past its end; the scales of groups or tokens that exist. What is not: rows behind
+/// the last sequence, columns behind the last tile, scales there. Hence a box of rows that crosses
+/// a sequence's end holds other tokens or unwritten memory, so scores there must be *selected*
+/// away, while transposed columns are finite zeros up to the next multiple of 128 and not beyond.
+///
+/// For the copy engine: base addresses, token_stride, head_stride (rows) and pitch are multiples of
+/// 16; rows are a tensor (head_dim, heads, tokens), transposed copies (pitch, heads * head_dim),
+/// innermost first.
+///
+/// A group (or token) that holds a NaN or an infinity has scale 0xFF and the code 0x7F in each
+/// element that exists. A group of zeros has scale 0. Scales of V in leak-free form are at least
+/// kLeakFreeMinScale, also those of zero rows.
+namespace mxfa::device {
+
+/// One byte for each group or token of each head.
+struct OperandScales {
+  const std::uint8_t* data = nullptr;
+  std::int64_t row_stride = 1;   ///< bytes from a group (or token) to the next
+  std::int64_t head_stride = 0;  ///< bytes; prepared operands: scale_pitch()
+};
+
+struct AttentionOperand {
+  const std::uint8_t* rows = nullptr;        ///< [tokens, num_heads, head_dim]; null: not made
+  std::int64_t token_stride = 0;             ///< bytes
+  std::int64_t head_stride = 0;              ///< bytes
+  const std::uint8_t* transposed = nullptr;  ///< [num_heads, head_dim, pitch]; null: not made
+  std::int64_t pitch = 0;                    ///< bytes, a multiple of 128
+  TokenOrder order = TokenOrder::kPlain;     ///< of the transposed copy
+  OperandScales scales;
+  BlockShape block_shape = BlockShape::k32xD;  ///< k32xD or k1xD
+  JaggedOffsetsView offsets;
+  std::int64_t total = 0;  ///< rows of the allocation, at least tokens(batch)
+  std::int32_t num_heads = 1;
+  std::int32_t head_dim = 0;  ///< of the payload, 64 or 128: narrower tensors have zero columns
+};
+
+/// 2^-64: the row sum of a leak-free forward takes P' * 2^-v, which must not overflow.
+inline constexpr std::uint8_t kLeakFreeMinScale = 127 - 64;
+
+/// Pitch of a transposed copy, from shapes alone.
+MXFA_HOST_DEVICE constexpr std::int64_t transposed_pitch(std::int64_t total, std::int64_t batch) {
+  return mx::max_tiles(total, batch) * mx::kAtomRows;
+}
+/// Bytes from head to head of prepared scales: rows of the block shape, padded to 16.
+MXFA_HOST_DEVICE constexpr std::int64_t scale_pitch(BlockShape shape, std::int64_t total,
+                                                    std::int64_t batch) {
+  const std::int64_t rows = mx::block_rows(shape) == 1 ? total : mx::max_groups(total, batch);
+  return mx::ceil_div(rows, 16) * 16;
+}
+
+}  // namespace mxfa::device
