@@ -6,3 +6,11 @@
 #else
 #define MXFA_HOST_DEVICE
 #endif
+
+/// Before MXFA_HOST_DEVICE functions that call what a template parameter brings: that may exist on
+/// one side only, and so does the instance.
+#if defined(__CUDACC__)
+#define MXFA_EITHER_SIDE _Pragma("nv_exec_check_disable")
+#else
+#define MXFA_EITHER_SIDE
+#endif
