@@ -69,6 +69,11 @@ struct EntryInfo {
   std::uint32_t local_bytes = 0;     ///< of one thread
   std::uint32_t register_bytes = 0;  ///< of one warp, in the emulator
   std::uint32_t instructions = 0;
+  /// .maxntid, .reqntid and .reqnctapercluster; zeros where the text does not say.
+  std::array<std::uint32_t, 3> max_threads{};
+  std::array<std::uint32_t, 3> required_threads{};
+  std::array<std::uint32_t, 3> cluster{};
+  bool explicit_cluster = false;  ///< .explicitcluster: a launch must name a cluster size
 };
 
 /// Kernel arguments in the order of the parameters.

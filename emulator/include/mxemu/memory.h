@@ -29,11 +29,15 @@ class GlobalMemory {
 
   /// The caller's own buffer, initialised. It must outlive its registration.
   void add(void* address, std::size_t bytes, const std::string& name, bool writable = true);
+  /// Likewise, but not initialised: its bytes are as the caller left them.
+  void add_unwritten(void* address, std::size_t bytes, const std::string& name);
   void remove(const void* address);
 
   void mark_initialised(const void* address, std::size_t bytes);
   /// Have all of these bytes been written, by a kernel or by mark_initialised()?
   bool is_initialised(const void* address, std::size_t bytes) const;
+  /// Do all of these bytes lie in one buffer?
+  bool contains(const void* address, std::size_t bytes) const;
 
   /// Buffers in the order of their addresses; stays as it is when buffers come and go.
   std::shared_ptr<const mem::RegionTable> snapshot() const { return table_; }

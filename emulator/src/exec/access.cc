@@ -18,8 +18,8 @@ struct Request {
 
   bool reads() const { return access != Access::kWrite; }
   bool writes() const { return access != Access::kRead; }
-  [[noreturn]] void fail(int lane, const std::string& reason) const {
-    warp.fail(in, 1u << lane, reason);
+  [[noreturn]] void fail(int lane, const std::string& reason, Fault fault = Fault::kAddress) const {
+    warp.fail(in, 1u << lane, reason, fault);
   }
 };
 
@@ -34,7 +34,8 @@ void check_alignment(const Request& r, const std::uint64_t (&address)[kLanes]) {
   if ((low & (r.bytes - 1)) == 0) return;
   for_lanes(r.mask, [&](int lane) {
     if ((address[lane] & (r.bytes - 1)) != 0) {
-      r.fail(lane, fmt::format("misaligned address 0x{:x} for {} bytes", address[lane], r.bytes));
+      r.fail(lane, fmt::format("misaligned address 0x{:x} for {} bytes", address[lane], r.bytes),
+             Fault::kAlignment);
     }
   });
 }
@@ -62,8 +63,10 @@ void check_region(const Request& r, const mem::Region& region, int lane, std::ui
 void track(const Request& r, mem::InitMap& init, int lane, std::uint64_t offset,
            std::uint64_t bytes, const std::string& where) {
   if (r.reads() && r.warp.cta().launch.checks.uninitialised && !init.all(offset, bytes)) {
-    r.fail(lane, fmt::format("read of {} bytes that nobody wrote, at byte {} of {}", r.bytes,
-                             offset, where));
+    r.fail(
+        lane,
+        fmt::format("read of {} bytes that nobody wrote, at byte {} of {}", r.bytes, offset, where),
+        Fault::kProgram);
   }
   if (r.writes()) init.mark(offset, bytes);
 }
@@ -120,8 +123,10 @@ void check_no_barrier(const Request& r, const Cta& cta, int lane, std::uint64_t 
   if (!r.writes() || cta.mbarriers.size() == 0) return;
   const auto hit = cta.mbarriers.overlapping(static_cast<std::uint32_t>(offset),
                                              static_cast<std::uint32_t>(bytes));
-  if (hit)
-    r.fail(lane, fmt::format("ordinary write to the live mbarrier at shared offset {}", *hit));
+  if (hit) {
+    r.fail(lane, fmt::format("ordinary write to the live mbarrier at shared offset {}", *hit),
+           Fault::kProgram);
+  }
 }
 
 void resolve_shared_lane(const Request& r, int lane, std::uint64_t address, std::uint64_t bytes,

@@ -14,6 +14,7 @@
 #include "mem/shared.h"
 #include "model/mbarrier.h"
 #include "model/mma_unit.h"
+#include "mxemu/error.h"
 
 /// The state of a running launch: clusters of CTAs of warps of fragments.
 namespace mxfa::emu::exec {
@@ -132,7 +133,8 @@ class Warp : public Context {
   void retry() { pending_retry_ = true; }
   void give_way() { pending_yield_ = true; }
   void note_poll() { ++polls_; }  ///< an instruction that loops wait with
-  [[noreturn]] void fail(const ir::Inst& in, std::uint32_t mask, const std::string& reason) const;
+  [[noreturn]] void fail(const ir::Inst& in, std::uint32_t mask, const std::string& reason,
+                         Fault fault = Fault::kProgram) const;
 
   /// One line for each fragment: what it is doing and where.
   std::vector<std::string> describe() const;

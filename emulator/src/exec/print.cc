@@ -160,7 +160,8 @@ void call_assert(Context& c, const Inst& in, std::uint32_t mask) {
             fmt::format("assertion '{}' failed at {}:{} in {}",
                         reader.text(reader.slot<std::uint64_t>(0)),
                         reader.text(reader.slot<std::uint64_t>(1)), reader.slot<std::uint32_t>(2),
-                        reader.text(reader.slot<std::uint64_t>(3))));
+                        reader.text(reader.slot<std::uint64_t>(3))),
+            Fault::kAssert);
 }
 
 }  // namespace mxfa::emu::exec

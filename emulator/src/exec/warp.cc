@@ -49,10 +49,12 @@ LaneAsync& Warp::lane_async(int lane) {
   return lane_async_[static_cast<std::size_t>(lane)];
 }
 
-void Warp::fail(const Inst& in, std::uint32_t mask, const std::string& reason) const {
+void Warp::fail(const Inst& in, std::uint32_t mask, const std::string& reason, Fault fault) const {
   std::string who = fmt::format("{}, warp {}", cta_->name(), index_);
   if (mask != live_) who += fmt::format(", lanes 0x{:08x}", mask);
-  cta_->launch.kernel->fail(in.line, fmt::format("{} ({})", reason, who));
+  const ptx::Source& source = *cta_->launch.kernel->source;
+  throw PtxError({source.name, in.line, source.line_text(in.line)},
+                 fmt::format("{} ({})", reason, who), fault);
 }
 
 bool Warp::runnable() const {

@@ -88,6 +88,18 @@ void GlobalMemory::add(void* address, std::size_t bytes, const std::string& name
   insert(std::move(region));
 }
 
+void GlobalMemory::add_unwritten(void* address, std::size_t bytes, const std::string& name) {
+  add(address, bytes, name);
+  mem::Region* region = mem::find_region(*table_, number(address));
+  region->init = mem::InitMap(bytes);
+  region->tracked = true;
+}
+
+bool GlobalMemory::contains(const void* address, std::size_t bytes) const {
+  const mem::Region* region = mem::find_region(*table_, number(address));
+  return region != nullptr && region->contains(number(address), bytes);
+}
+
 void GlobalMemory::remove(const void* address) {
   auto table = std::make_shared<mem::RegionTable>(*table_);
   const auto at = std::ranges::find_if(

@@ -18,4 +18,9 @@ PtxError::PtxError(PtxLocation location, std::string reason, ErrorKind kind)
       location_(std::move(location)),
       reason_(std::move(reason)) {}
 
+PtxError::PtxError(PtxLocation location, std::string reason, Fault fault)
+    : PtxError(std::move(location), std::move(reason)) {
+  fault_ = fault;
+}
+
 }  // namespace mxfa::emu

@@ -124,6 +124,10 @@ EntryInfo Module::entry(const std::string& name) const {
   info.local_bytes = kernel->local_bytes;
   info.register_bytes = kernel->register_bytes;
   info.instructions = static_cast<std::uint32_t>(kernel->code.size());
+  info.max_threads = kernel->max_threads;
+  info.required_threads = kernel->required_threads;
+  info.cluster = kernel->cluster;
+  info.explicit_cluster = kernel->explicit_cluster;
   return info;
 }
 

@@ -231,7 +231,7 @@ void Scheduler::report_stuck() const {
     }
   }
   throw PtxError({launch_.kernel->source->name, 0, {}},
-                 fmt::format("kernel {}: {}", launch_.kernel->name, report));
+                 fmt::format("kernel {}: {}", launch_.kernel->name, report), Fault::kStuck);
 }
 
 }  // namespace mxfa::emu::sched
