@@ -116,7 +116,8 @@ std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& o
 
 /// Rows without a visible key get o = 0 and lse = -infinity, as do rows behind the last sequence
 /// (which are never read). A NaN or infinity in an MXFP8 operand makes its block NaN, and with it
-/// every result that reads the block.
+/// every result that reads the block (dS is such an operand); keys that are hidden from a query are
+/// not read by it.
 /// `workspace`: at least the bytes above, 64-byte aligned; empty: the call allocates.
 /// Throws Error(kInvalidArgument) that names the argument, what was expected and what came, before
 /// anything is written; Error(kUnsupported) for a valid request that the library does not have;

@@ -13,11 +13,11 @@ namespace mxfa::attention {
 inline constexpr std::int32_t kPlanLevels = 32;
 
 /// Elements of int32 scratch that `threads` threads share.
-constexpr std::int64_t plan_scratch_elems(std::int64_t threads) {
+MXFA_HOST_DEVICE constexpr std::int64_t plan_scratch_elems(std::int64_t threads) {
   return threads * (kPlanLevels + 2);
 }
 /// Elements of int32 that hold the plan of a batch.
-constexpr std::int64_t plan_elems(std::int64_t batch) { return 2 * batch + 1; }
+MXFA_HOST_DEVICE constexpr std::int64_t plan_elems(std::int64_t batch) { return 2 * batch + 1; }
 
 /// The plan that lies in plan_elems(batch) elements from `memory`.
 MXFA_HOST_DEVICE constexpr JaggedPlan plan_in(const std::int32_t* memory, std::int32_t batch) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "mx/bits.h"
+
 namespace mxfa::cpu {
 
 using attention::KeyRange;
@@ -30,6 +32,9 @@ void BackwardScratch::reserve(std::int64_t query_rows, std::int64_t heads, std::
   k_exponent.resize(kTileKeys);
   begin.resize(kTileKeys);
   end.resize(kTileKeys);
+  for (auto* tiles : {&q_non_finite, &dout_non_finite}) {
+    tiles->assign(static_cast<std::size_t>(queries / kTileQueries), {});
+  }
 }
 
 BackwardUnit::BackwardUnit(const BackwardCall& call, const KeyChunk& chunk,
@@ -76,15 +81,20 @@ void BackwardUnit::prepare_head(std::int64_t h) {
       pack_columns(kernel_, rows, dim_, kTileQueries, dim_,
                    panels.data() + (h * rows_ + row) * dim_);
     };
-    const auto tokens = [&](HeadRows& source, Buffer<std::uint16_t>& panels) {
+    const auto tokens = [&](HeadRows& source, Buffer<std::uint16_t>& panels,
+                            std::vector<NonFinite>& non_finite) {
       source.read(row, kTileQueries, panel_dim_, rows, panel_dim_);
+      if (hides_keys(call_.problem.mask)) {
+        non_finite[static_cast<std::size_t>((h * rows_ + row) / kTileQueries)].take(
+            rows, kTileQueries, dim_, panel_dim_);
+      }
       pack_rows(kernel_, rows, panel_dim_, kTileQueries, panel_dim_,
                 panels.data() + (h * rows_ + row) * panel_dim_);
     };
     columns(q_s, s_.q_columns);
     columns(dout_p, s_.dout_columns);
-    tokens(q_k, s_.q_rows);
-    tokens(dout_v, s_.dout_rows);
+    tokens(q_k, s_.q_rows, s_.q_non_finite);
+    tokens(dout_v, s_.dout_rows, s_.dout_non_finite);
   }
   const double scale = call_.problem.scale();
   s_.s_mult[h] = folded(static_cast<float>(scale * kLog2eDouble), q_s.anchor() + k_s_.anchor());
@@ -154,6 +164,10 @@ void BackwardUnit::read_keys(std::int64_t key0, std::int64_t keys) {
   k_s_.read(key0, keys, dim_, s_.k_rows.data(), dim_);
   v_p_.read(key0, keys, dim_, s_.v_rows.data(), dim_);
   k_q_.read(key0, keys, panel_dim_, s_.rows.data(), panel_dim_);
+  s_.k_non_finite.clear();
+  if (hides_keys(call_.problem.mask)) {
+    s_.k_non_finite.take(s_.rows.data(), keys, dim_, panel_dim_);
+  }
   pack_rows(kernel_, s_.rows.data(), panel_dim_, keys, panel_dim_, s_.k_panels.data());
   for (std::int64_t j = 0; j < keys; ++j) {
     s_.k_exponent[j] = folds_ds() && key0 + j < sequence_.seqlen_k ? k_q_.exponent(key0 + j) : 0;
@@ -228,8 +242,11 @@ void BackwardUnit::run_tile(std::int64_t h, std::int64_t row, std::int64_t key0,
                   .bias = s_.bias.data() + at,
                   .delta = s_.delta.data() + at,
                   .unfold = folds ? s_.unfold.data() + at : nullptr});
+  const auto sees = [&](std::int64_t query, std::int64_t key) {
+    return s_.begin[key] <= query && query < s_.end[key];
+  };
   const auto add_to_keys = [&](Buffer<std::uint16_t>& a, Buffer<std::uint16_t>& b,
-                               Buffer<float>& c) {
+                               const std::vector<NonFinite>& non_finite, Buffer<float>& c) {
     kernel_.product({.m = keys,
                      .n = panel_dim_,
                      .k = kTileQueries,
@@ -240,16 +257,23 @@ void BackwardUnit::run_tile(std::int64_t h, std::int64_t row, std::int64_t key0,
                      .c = c.data(),
                      .ldc = panel_dim_,
                      .accumulate = true});
+    non_finite[static_cast<std::size_t>(at / kTileQueries)].add(
+        c.data(), panel_dim_, keys,
+        [&](std::int64_t key, std::int64_t query) { return sees(query, key); },
+        [&](std::int64_t key, std::int64_t query) {
+          return mx::decode_bf16(a[key * kTileQueries + query]);
+        });
   };
   if (call_.dv.data != nullptr) {
     round_p(at, keys);
-    add_to_keys(s_.p, s_.dout_rows, s_.dv);
+    add_to_keys(s_.p, s_.dout_rows, s_.dout_non_finite, s_.dv);
   }
   if (call_.dk.data == nullptr && call_.dq.data == nullptr) return;
   round_ds(at, keys);
-  if (call_.dk.data != nullptr) add_to_keys(s_.ds, s_.q_rows, s_.dk);
+  if (call_.dk.data != nullptr) add_to_keys(s_.ds, s_.q_rows, s_.q_non_finite, s_.dk);
   if (call_.dq.data == nullptr) return;
-  kernel_.product({.m = std::min(kTileQueries, sequence_.seqlen_q - row),
+  const std::int64_t queries = std::min(kTileQueries, sequence_.seqlen_q - row);
+  kernel_.product({.m = queries,
                    .n = panel_dim_,
                    .k = keys,
                    .a = s_.ds_pairs.data(),
@@ -260,6 +284,11 @@ void BackwardUnit::run_tile(std::int64_t h, std::int64_t row, std::int64_t key0,
                    .c = s_.dq.data() + at * panel_dim_,
                    .ldc = panel_dim_,
                    .accumulate = true});
+  s_.k_non_finite.add(s_.dq.data() + at * panel_dim_, panel_dim_, queries, sees,
+                      [&](std::int64_t query, std::int64_t key) {
+                        const std::int64_t pair = key / 2 * kTileQueries + query;
+                        return mx::decode_bf16(s_.ds_pairs[2 * pair + key % 2]);
+                      });
 }
 
 void BackwardUnit::round_p(std::int64_t at, std::int64_t keys) {

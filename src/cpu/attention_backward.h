@@ -6,6 +6,7 @@
 #include "cpu/attention.h"
 #include "cpu/attention_tiles.h"
 #include "cpu/ds_rounding.h"
+#include "cpu/non_finite.h"
 #include "cpu/units.h"
 
 /// The backward of one chunk of keys. Internal to attention_backward().
@@ -33,6 +34,8 @@ struct BackwardScratch {
   Buffer<float> bias, delta, unfold, ones, o_row, dout_row, s_mult, dp_mult;
   Buffer<int> q_exponent, k_exponent;
   Buffer<std::int32_t> begin, end;
+  std::vector<NonFinite> q_non_finite, dout_non_finite;  ///< of each tile of queries
+  NonFinite k_non_finite;
 
   void reserve(std::int64_t query_rows, std::int64_t heads, std::int64_t dim,
                std::int64_t panel_dim);

@@ -5,7 +5,9 @@
 
 #include "cpu/attention.h"
 #include "cpu/attention_tiles.h"
+#include "cpu/non_finite.h"
 #include "cpu/units.h"
+#include "mx/bits.h"
 
 namespace mxfa::cpu {
 namespace {
@@ -28,6 +30,7 @@ struct Scratch {
   Buffer<std::uint16_t> q, keys, k_panels, v_panels, p;
   Buffer<float> scores, o, max, true_max, sum, alpha, fold, undo;
   Buffer<std::int32_t> begin, end;
+  NonFinite v_non_finite;
 
   void reserve(std::int64_t rows, std::int64_t dim, std::int64_t panel_dim) {
     q.resize(rows * dim);
@@ -129,6 +132,10 @@ void ForwardUnit::read_keys(std::int64_t key0) {
   } else {
     v_.read(key0, cols, panel_dim_, s_.keys.data(), panel_dim_);
   }
+  s_.v_non_finite.clear();
+  if (hides_keys(call_.problem.mask)) {
+    s_.v_non_finite.take(s_.keys.data(), cols, dim_, panel_dim_);
+  }
   pack_rows(kernel_, s_.keys.data(), panel_dim_, cols, panel_dim_, s_.v_panels.data());
   if (folds_) make_folds(key0);
 }
@@ -196,6 +203,10 @@ void ForwardUnit::run_tile(std::int64_t first, std::int64_t key0, bool begins) {
                    .ldc = panel_dim_,
                    .accumulate = !begins,
                    .alpha = s_.alpha.data()});
+  s_.v_non_finite.add(
+      s_.o.data() + first * panel_dim_, panel_dim_, rows,
+      [&](std::int64_t row, std::int64_t key) { return s_.begin[row] <= key && key < s_.end[row]; },
+      [&](std::int64_t row, std::int64_t key) { return mx::decode_bf16(s_.p[row * cols + key]); });
 }
 
 void ForwardUnit::finish() {

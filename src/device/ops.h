@@ -2,6 +2,7 @@
 
 #include "device/quantize.h"
 #include "device/rmsnorm_quantize.h"
+#include "device/tile_plan.h"
 #include "driver/kernel.h"
 
 /// Host side of the arch-neutral kernels: checks, launch shapes. Pointers are device addresses;
@@ -29,5 +30,9 @@ void jagged_offsets(const Queue& queue, const std::int32_t* tokens, std::int32_t
 /// bounds them by shapes alone). Throws Error where head_dim, strides or the block shape do not fit
 /// the outputs asked for.
 void quantize(const Queue& queue, const QuantizeParams& params, std::int64_t max_tiles);
+
+/// Writes the plan that attention::JaggedOrder reads, and clears the counter. One CTA; a few
+/// microseconds up to some thousand sequences.
+void tile_plan(const Queue& queue, const TilePlanParams& params);
 
 }  // namespace mxfa::device

@@ -24,7 +24,7 @@ ALLOWED = {
     "src/io": ("mx/bits.h", "core/", "mxfa/"),
     "src/driver": ("core/", "mxfa/"),
     "src/ptx": (),
-    "src/device": ("driver/", "ptx/", "mx/", "core/", "mxfa/"),
+    "src/device": ("driver/", "ptx/", "attention/", "mx/", "core/", "mxfa/"),
     "src/kernels": _KERNEL_BASE,
     "src/kernels/sm90": _KERNEL_BASE,
     "src/kernels/sm100": _KERNEL_BASE,
