@@ -38,7 +38,9 @@ TEST(TilePlan, EqualToTheHosts) {
                                       .num_heads = 6,
                                       .num_heads_kv = 3,
                                       .tile_m = 192},
-                            .seqlens = {.broadcast_seqlen_q = broadcast ? 512 : 0},
+                            .seqlens = {.cu_seqlens_q = nullptr,
+                                        .cu_seqlens_k = nullptr,
+                                        .broadcast_seqlen_q = broadcast ? 512 : 0},
                             .batch = batch};
       const std::vector<std::int32_t> want = host_plan(params, q, k);
       const auto q_d = machine.upload(std::span<const std::int32_t>(q));
@@ -59,7 +61,8 @@ TEST(TilePlan, EqualToTheHosts) {
 }
 
 TEST(TilePlan, RefusesWhatItCannotPlan) {
-  const TilePlanParams good{.shape = {.num_heads = 4, .num_heads_kv = 2}, .batch = 1};
+  const TilePlanParams good{
+      .shape = {.num_heads = 4, .num_heads_kv = 2}, .seqlens = {}, .batch = 1};
   const auto expect_refusal = [](TilePlanParams params, const std::string& name) {
     try {
       tile_plan(testing::machine().queue(), params);
