@@ -27,8 +27,18 @@ enum class Policy : std::uint8_t {
   kStarve,    ///< one warp of each block (picked by the seed) runs only when no other one can
 };
 
-/// Arithmetic of FP8 matrix instructions.
-enum class Fp8Mode : std::uint8_t { kExact, kHopper };
+/// Arithmetic of floating-point matrix instructions.
+enum class Fp8Mode : std::uint8_t {
+  kExact,      ///< the exact sum, rounded once to nearest
+  kHopper,     ///< as an H200: FP8 sums keep 13 bits below their largest term, others 25
+  kBlackwell,  ///< as published for a B200: 25 bits, results truncated
+};
+
+/// What becomes of an instruction that uses a register which tcgen05.ld still writes.
+enum class EarlyRegisters : std::uint8_t {
+  kError,  ///< tcgen05.wait::ld must come first
+  kWait,   ///< it waits for the register, as the ISA has it; memory is not ordered by this
+};
 
 struct LaunchOptions {
   std::uint64_t seed = 0;  ///< the same seed, policy and threads give the same interleaving
@@ -39,9 +49,17 @@ struct LaunchOptions {
   /// Diverged lanes meet again as soon as their paths join; off: only where instructions demand it.
   bool converge = true;
   Fp8Mode fp8 = Fp8Mode::kExact;
+  EarlyRegisters early_registers = EarlyRegisters::kError;
+  /// tcgen05.ld and .st whose address names lanes of another warp are errors. Off: the lanes are
+  /// the warp's own whatever the address says, as hardware is said to have it.
+  bool strict_tmem_lanes = false;
+  /// Clusters that share an SM, and so its tensor memory; they must be resident together.
+  int clusters_per_sm = 1;
   /// Warp instructions without any effect after which the program counts as stuck in a loop.
   std::uint64_t spin_budget = std::uint64_t{1} << 26;
   std::function<void(const std::string&)> print;  ///< receives printf's output; may be empty
+  /// Receives, once each, what the ISA does not promise and practice relies on; may be empty.
+  std::function<void(const std::string&)> warn;
 };
 
 struct LaunchConfig {

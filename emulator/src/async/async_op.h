@@ -6,9 +6,37 @@
 #include <string>
 #include <vector>
 
+#include "model/fault.h"
+#include "model/tmem.h"
+
 /// The seam for agents that finish on their own: copies, matrix units, bulk reductions. An
 /// instruction queues an operation; the scheduler decides when it completes.
 namespace mxfa::emu::async {
+
+/// Memory that an operation reads or writes.
+struct Touch {
+  enum class Space : std::uint8_t { kGlobal, kShared, kTensor };
+  Space space = Space::kShared;
+  bool writes = false;
+  std::uint32_t cta = 0;   ///< rank in the cluster: whose shared or tensor memory
+  model::ByteRange bytes;  ///< kGlobal: host address; kShared: offset
+  model::TmemRange words;  ///< kTensor
+
+  static Touch shared(std::uint32_t cta, const model::ByteRange& bytes, bool writes) {
+    return {Space::kShared, writes, cta, bytes, {}};
+  }
+  static Touch tensor(std::uint32_t cta, const model::TmemRange& words, bool writes) {
+    return {Space::kTensor, writes, cta, {}, words};
+  }
+};
+
+/// The threads that issued an operation, and where.
+struct Issuer {
+  std::uint32_t cta = 0;  ///< rank in the cluster
+  std::uint32_t warp = 0;
+  std::uint32_t lanes = 0;  ///< as a mask
+  std::uint32_t line = 0;   ///< of the PTX text
+};
 
 /// Work in flight. Operations of one ordered channel complete in the order of their issue; those of
 /// channel kUnordered in any order.
@@ -27,6 +55,9 @@ class AsyncOp {
   /// For reports: what it is and where it was issued, in one line.
   virtual std::string describe() const = 0;
   virtual std::uint32_t channel() const { return kUnordered; }
+  /// What it reads and writes, known at its issue; for whoever watches races. Appends to `out`.
+  virtual void touches(std::vector<Touch>&) const {}
+  virtual Issuer issuer() const { return {}; }
 };
 
 /// The operations that one CTA has in flight, oldest first.

@@ -28,11 +28,26 @@ Cta::Cta(Launch& the_launch, Cluster& the_cluster, const Dim3& id, std::uint32_t
   }
 }
 
+TensorCore& Cta::tensor() {
+  if (tensor_core == nullptr) {
+    tensor_core = std::make_unique<TensorCore>(tmem_columns);
+    tensor_core->memory.set_check_written(launch.checks.uninitialised);
+  }
+  return *tensor_core;
+}
+
+Cta* Cta::peer() { return cluster.find(rank ^ 1u); }
+
 std::string Cta::name() const {
   return fmt::format("block ({},{},{})", ctaid[0], ctaid[1], ctaid[2]);
 }
 
 void Cta::check_exit() const {
+  if (tensor_core != nullptr && tensor_core->memory.live_columns() != 0) {
+    throw PtxError({launch.kernel->source->name, 0, {}},
+                   fmt::format("{} exits with {} columns of tensor memory allocated", name(),
+                               tensor_core->memory.live_columns()));
+  }
   for (std::size_t i = 0; i < async.size(); ++i) {
     if (!async.at(i).needs_block()) continue;
     throw PtxError({launch.kernel->source->name, 0, {}},
@@ -48,7 +63,8 @@ void Cta::check_exit() const {
   });
 }
 
-Cluster::Cluster(Launch& launch, Progress& the_progress, std::uint64_t the_index)
+Cluster::Cluster(Launch& launch, Progress& the_progress, std::uint64_t the_index,
+                 const SmColumns& columns)
     : progress(the_progress), index(the_index) {
   const Dim3 clusters = launch.cluster_grid();
   id = {static_cast<std::uint32_t>(index % clusters[0]),
@@ -60,7 +76,8 @@ Cluster::Cluster(Launch& launch, Progress& the_progress, std::uint64_t the_index
     for (std::uint32_t y = 0; y < size[1]; ++y) {
       for (std::uint32_t x = 0; x < size[0]; ++x) {
         const Dim3 cta{id[0] * size[0] + x, id[1] * size[1] + y, id[2] * size[2] + z};
-        ctas.push_back(std::make_unique<Cta>(launch, *this, cta, rank++));
+        ctas.push_back(std::make_unique<Cta>(launch, *this, cta, rank));
+        ctas.back()->tmem_columns = columns[rank++];
       }
     }
   }

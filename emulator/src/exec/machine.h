@@ -4,11 +4,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "async/async_op.h"
 #include "exec/context.h"
+#include "exec/held_registers.h"
+#include "exec/tensor_core.h"
 #include "ir/kernel.h"
 #include "mem/global.h"
 #include "mem/shared.h"
@@ -23,8 +27,24 @@ using Dim3 = std::array<std::uint32_t, 3>;
 inline std::uint64_t volume(const Dim3& d) { return std::uint64_t{d[0]} * d[1] * d[2]; }
 
 struct Checks {
-  bool bounds = true;         ///< addresses outside every buffer (off: only for known programs)
-  bool uninitialised = true;  ///< reads of bytes that nobody wrote
+  bool bounds = true;           ///< addresses outside every buffer (off: only for known programs)
+  bool uninitialised = true;    ///< reads of bytes that nobody wrote
+  bool tmem_lanes = false;      ///< tcgen05.ld and .st name the lanes of their own warp
+  bool early_registers = true;  ///< registers that tcgen05.ld still writes are errors to use
+};
+
+/// What practice relies on although the ISA does not promise it. Each warning is given once.
+class Warnings {
+ public:
+  void give(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    if (sink && seen_.insert(text).second) sink(text);
+  }
+  std::function<void(const std::string&)> sink;
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> seen_;
 };
 
 /// What all CTAs of a launch share. Constant while it runs, but for the memory behind the pointers.
@@ -41,6 +61,7 @@ struct Launch {
   model::ArithmeticMode arithmetic = model::ArithmeticMode::kExact;
   bool converge = true;  ///< fragments meet again as soon as they can; off: only where they must
   std::function<void(const std::string&)> print;
+  std::shared_ptr<Warnings> warnings = std::make_shared<Warnings>();
 
   Dim3 cluster_grid() const {
     return {grid[0] / cluster[0], grid[1] / cluster[1], grid[2] / cluster[2]};
@@ -85,6 +106,7 @@ struct Cta;
 struct LaneAsync {
   async::GroupList bulk;  ///< cp.async.bulk with groups
   async::GroupList copy;  ///< cp.async
+  LaneTensor tensor;
 };
 
 /// wgmma as one warp sees it: instructions issued, and how many there were at each commit.
@@ -142,6 +164,9 @@ class Warp : public Context {
   mem::Region* last_region = nullptr;  ///< of global memory, the one last used
   LaneAsync& lane_async(int lane);
   WarpWgmma wgmma;
+  std::uint32_t tensor_loads = 0;  ///< tcgen05.ld in flight
+  std::uint32_t tensor_stores = 0;
+  HeldRegisters held;
   std::uint32_t cluster_waits = 0;  ///< lanes between arrive and wait of the cluster barrier
   std::array<std::uint64_t, kLanes> cluster_tickets{};  ///< the generation they arrived in
 
@@ -227,7 +252,12 @@ struct Cta {
   model::MbarrierTable mbarriers;
   std::vector<Warpgroup> warpgroups;
   model::MmaUnit mma;
+  std::shared_ptr<model::TmemColumns> tmem_columns;  ///< of the SM that it runs on
+  std::unique_ptr<TensorCore> tensor_core;           ///< null until it is needed
 
+  TensorCore& tensor();
+  /// The other CTA of its pair: ranks that differ in the last bit. Null where there is none.
+  Cta* peer();
   std::uint32_t shared_base() const { return rank << mem::kRankShift; }
   std::string name() const;
 };
@@ -237,8 +267,11 @@ struct Progress {
   std::uint64_t count = 0;
 };
 
+/// Tensor memory columns of the SMs that a cluster runs on, by rank of its CTAs.
+using SmColumns = std::vector<std::shared_ptr<model::TmemColumns>>;
+
 struct Cluster {
-  Cluster(Launch& launch, Progress& the_progress, std::uint64_t index);
+  Cluster(Launch& launch, Progress& the_progress, std::uint64_t index, const SmColumns& columns);
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
 
@@ -252,6 +285,7 @@ struct Cluster {
   std::vector<std::unique_ptr<Cta>> ctas;
   Gate gate;
   std::vector<std::uint32_t> arrived;  ///< by CTA and warp: lanes that have arrived
+  TensorOrder tensor_order;
 };
 
 }  // namespace mxfa::emu::exec

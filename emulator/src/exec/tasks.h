@@ -19,6 +19,8 @@ class Task : public async::AsyncOp {
     std::string what;
     std::uint32_t channel = kUnordered;
     bool needs_block = true;
+    async::Issuer issuer{};
+    std::function<void(std::vector<async::Touch>&)> touches{};
   };
   Task(Info info, std::function<void()> effect, std::function<bool()> ready = {})
       : info_(std::move(info)), effect_(std::move(effect)), ready_(std::move(ready)) {}
@@ -28,6 +30,10 @@ class Task : public async::AsyncOp {
   bool needs_block() const override { return info_.needs_block; }
   std::string describe() const override;
   std::uint32_t channel() const override { return info_.channel; }
+  void touches(std::vector<async::Touch>& out) const override {
+    if (info_.touches) info_.touches(out);
+  }
+  async::Issuer issuer() const override { return info_.issuer; }
 
  private:
   Info info_;

@@ -106,11 +106,14 @@ void wgmma_mma(Context& c, const Inst& in, std::uint32_t mask) {
   const std::size_t count = in.b;
   issue.d.resize(count * kWarps);
   issue.a.resize(registers ? 4 * kWarps : 0);
+  const HeldRegisters::Holder holder{ir::RegisterOwner::kWgmma, in.line, warp.wgmma.issued - 1};
   for (std::size_t i = 0; i < count; ++i) {
     issue.d[member * count + i] = c.row<std::uint32_t>(rows[i]);
+    warp.held.hold(rows[i], holder);
   }
   for (std::size_t i = 0; registers && i < 4; ++i) {
     issue.a[member * 4 + i] = c.row<std::uint32_t>(rows[count + i]);
+    warp.held.hold(rows[count + i], holder);
   }
   issue.warps |= 1u << member;
   ++cta.cluster.progress.count;
@@ -137,6 +140,7 @@ void wgmma_group(Context& c, const Inst& in, std::uint32_t mask) {
   if (state.commits.size() <= allowed) return;
   const std::uint64_t wanted = state.commits[state.commits.size() - 1 - allowed];
   if (cta.warpgroups[number].completed < wanted) return warp.retry();
+  warp.held.release(ir::RegisterOwner::kWgmma, wanted);
   // Groups that are done are not asked about again.
   state.commits.erase(state.commits.begin(),
                       state.commits.end() - static_cast<std::ptrdiff_t>(allowed));

@@ -4,84 +4,24 @@
 #include <array>
 #include <queue>
 
+#include "ir/flow_graph.h"
+
 namespace mxfa::emu::ir {
 namespace {
 
-class BitSet {
- public:
-  explicit BitSet(std::size_t bits = 0) : words_((bits + 63) / 64) {}
-  void set(std::size_t i) { words_[i / 64] |= std::uint64_t{1} << (i % 64); }
-  void reset(std::size_t i) { words_[i / 64] &= ~(std::uint64_t{1} << (i % 64)); }
-  bool test(std::size_t i) const { return (words_[i / 64] >> (i % 64)) & 1u; }
-  /// this = a | (b & ~c); true where it changed.
-  bool assign(const BitSet& a, const BitSet& b, const BitSet& c) {
-    bool changed = false;
-    for (std::size_t i = 0; i < words_.size(); ++i) {
-      const std::uint64_t value = a.words_[i] | (b.words_[i] & ~c.words_[i]);
-      changed |= value != words_[i];
-      words_[i] = value;
-    }
-    return changed;
-  }
-  void merge(const BitSet& other) {
-    for (std::size_t i = 0; i < words_.size(); ++i) words_[i] |= other.words_[i];
-  }
-  template <class Visit>
-  void for_each(const Visit& visit) const {
-    for (std::size_t w = 0; w < words_.size(); ++w) {
-      for (std::uint64_t bits = words_[w]; bits != 0; bits &= bits - 1) {
-        visit(w * 64 + static_cast<std::size_t>(__builtin_ctzll(bits)));
-      }
-    }
-  }
-
- private:
-  std::vector<std::uint64_t> words_;
-};
-
 struct Block {
-  std::uint32_t begin = 0;
-  std::uint32_t end = 0;
-  std::vector<std::uint32_t> next;
+  BasicBlock code;
   BitSet used;     ///< read before any write
   BitSet defined;  ///< written without guard
   BitSet in;
   BitSet out;
 };
 
-bool ends_block(const Inst& in) { return in.flow == Flow::kBranch || in.flow == Flow::kExit; }
-
-std::vector<Block> find_blocks(std::span<const Inst> code) {
-  std::vector<bool> leader(code.size() + 1, false);
-  leader[0] = true;
-  for (std::size_t i = 0; i < code.size(); ++i) {
-    if (!ends_block(code[i])) continue;
-    leader[i + 1] = true;
-    if (code[i].flow == Flow::kBranch) leader[static_cast<std::size_t>(code[i].imm)] = true;
-  }
-  std::vector<Block> blocks;
-  std::vector<std::uint32_t> block_of(code.size() + 1, 0);
-  for (std::uint32_t i = 0; i < code.size(); ++i) {
-    if (leader[i]) blocks.emplace_back().begin = i;
-    blocks.back().end = i + 1;
-    block_of[i] = static_cast<std::uint32_t>(blocks.size() - 1);
-  }
-  for (std::uint32_t b = 0; b < blocks.size(); ++b) {
-    const Inst& last = code[blocks[b].end - 1];
-    if (last.flow == Flow::kBranch) {
-      blocks[b].next.push_back(block_of[static_cast<std::size_t>(last.imm)]);
-    }
-    // An unguarded branch or exit does not fall through; taking it for a path is only pessimistic.
-    if (b + 1 < blocks.size()) blocks[b].next.push_back(b + 1);
-  }
-  return blocks;
-}
-
 void solve_liveness(std::vector<Block>& blocks) {
   for (bool changed = true; changed;) {
     changed = false;
     for (std::size_t b = blocks.size(); b-- > 0;) {
-      for (const std::uint32_t next : blocks[b].next) blocks[b].out.merge(blocks[next].in);
+      for (const std::uint32_t next : blocks[b].code.next) blocks[b].out.merge(blocks[next].in);
       changed |= blocks[b].in.assign(blocks[b].used, blocks[b].out, blocks[b].defined);
     }
   }
@@ -100,8 +40,10 @@ struct Interval {
 class Analysis {
  public:
   Analysis(std::span<const Inst> code, std::span<const RegisterUse> uses,
-           std::span<const VirtualRegister> registers)
-      : code_(code), uses_(uses), registers_(registers), blocks_(find_blocks(code)) {}
+           std::span<const VirtualRegister> registers, std::span<const HeldRange> held)
+      : code_(code), uses_(uses), registers_(registers), held_(held) {
+    for (BasicBlock& block : basic_blocks(code)) blocks_.emplace_back().code = std::move(block);
+  }
 
   std::vector<Interval> run() {
     for (Block& block : blocks_) {
@@ -125,7 +67,7 @@ class Analysis {
   void summarise_blocks() {
     std::size_t at = 0;
     for (Block& block : blocks_) {
-      while (at < uses_.size() && uses_[at].inst < block.end) {
+      while (at < uses_.size() && uses_[at].inst < block.code.end) {
         std::size_t last = at;
         while (last < uses_.size() && uses_[last].inst == uses_[at].inst) ++last;
         for (std::size_t i = at; i < last; ++i) {
@@ -145,14 +87,14 @@ class Analysis {
     for (std::uint32_t reg = 0; reg < result.size(); ++reg) result[reg].reg = reg;
     for (const RegisterUse& use : uses_) {
       result[use.reg].cover(use.inst);
-      if (registers_[use.reg].pinned) {
-        result[use.reg].cover(0);
-        result[use.reg].cover(static_cast<std::uint32_t>(code_.size()));
-      }
+    }
+    for (const HeldRange& range : held_) {
+      result[range.reg].cover(range.begin);
+      result[range.reg].cover(range.end);
     }
     for (const Block& block : blocks_) {
-      block.in.for_each([&](std::size_t reg) { result[reg].cover(block.begin); });
-      block.out.for_each([&](std::size_t reg) { result[reg].cover(block.end); });
+      block.in.for_each([&](std::size_t reg) { result[reg].cover(block.code.begin); });
+      block.out.for_each([&](std::size_t reg) { result[reg].cover(block.code.end); });
     }
     std::erase_if(result, [](const Interval& i) { return i.begin == UINT32_MAX; });
     std::ranges::sort(result, {}, &Interval::begin);
@@ -162,6 +104,7 @@ class Analysis {
   std::span<const Inst> code_;
   std::span<const RegisterUse> uses_;
   std::span<const VirtualRegister> registers_;
+  std::span<const HeldRange> held_;
   std::vector<Block> blocks_;
   std::vector<bool> guarded_;
 };
@@ -192,11 +135,12 @@ class RowPool {
 }  // namespace
 
 Allocation allocate_registers(std::span<const Inst> code, std::span<const RegisterUse> uses,
-                              std::span<const VirtualRegister> registers) {
+                              std::span<const VirtualRegister> registers,
+                              std::span<const HeldRange> held) {
   Allocation result;
   result.place.assign(registers.size(), 0);
   std::array<RowPool, 4> pools;
-  for (const Interval& interval : Analysis(code, uses, registers).run()) {
+  for (const Interval& interval : Analysis(code, uses, registers, held).run()) {
     const auto row = static_cast<std::size_t>(registers[interval.reg].row);
     result.place[interval.reg] = static_cast<std::int32_t>(pools[row].take(interval));
   }

@@ -43,7 +43,7 @@ Builder::Builder(const ptx::Module& module, const ptx::Function& function,
     : module_(module), function_(function), placement_(placement) {
   registers.reserve(function.registers.size());
   for (const ptx::Register& reg : function.registers) {
-    registers.push_back({reg.type->bits, row_of(*reg.type), false});
+    registers.push_back({reg.type->bits, row_of(*reg.type)});
   }
 }
 
@@ -314,13 +314,26 @@ std::uint64_t Builder::integer(const ptx::Operand& operand, std::string_view wha
   return static_cast<std::uint64_t>(operand.value);
 }
 
-void Builder::pin(const ptx::Operand& operand) {
-  if (operand.kind == Kind::kRegister) registers[operand.index].pinned = true;
-  for (const ptx::Operand& part : operand.parts) pin(part);
+void Builder::hold(const ptx::Operand& operand, RegisterOwner owner) {
+  const auto at = static_cast<std::uint32_t>(code.size() - 1);
+  if (operand.kind == Kind::kRegister) holds.push_back({at, owner, operand.index});
+  for (const ptx::Operand& part : operand.parts) hold(part, owner);
+}
+
+void Builder::release(RegisterOwner owner) {
+  // A guarded wait may not happen.
+  if (instruction_->guard >= 0) return;
+  holds.push_back({static_cast<std::uint32_t>(code.size() - 1), owner, HoldEvent::kAll});
+}
+
+void Builder::read_list(std::uint32_t index, const ptx::Operand& operand) {
+  if (operand.kind != Kind::kRegister) return;
+  uses.push_back({static_cast<std::uint32_t>(code.size() - 1), operand.index, index,
+                  RegisterUse::kList, false, false});
 }
 
 std::uint32_t Builder::temporary(std::uint32_t bits, RowClass row) {
-  registers.push_back({static_cast<std::uint16_t>(bits), row, false});
+  registers.push_back({static_cast<std::uint16_t>(bits), row});
   return static_cast<std::uint32_t>(registers.size() - 1);
 }
 

@@ -30,7 +30,15 @@ inline constexpr std::uint32_t slot_bytes(RowClass row) {
 struct VirtualRegister {
   std::uint16_t bits = 32;
   RowClass row = RowClass::kRow4;
-  bool pinned = false;  ///< an asynchronous operation may write it late: never shares its row
+};
+
+/// An instruction whose asynchronous work owns a register from then on, or (without a register)
+/// waits for all such work of an owner.
+struct HoldEvent {
+  static constexpr std::uint32_t kAll = UINT32_MAX;
+  std::uint32_t inst = 0;
+  RegisterOwner owner = RegisterOwner::kNone;
+  std::uint32_t reg = kAll;
 };
 
 /// Where the variables that a function can name lie.
@@ -83,7 +91,10 @@ class Builder {
   const ptx::Variable& variable(const ptx::Operand& operand) const;
   std::uint64_t variable_offset(const ptx::Operand& operand) const;
   std::uint64_t integer(const ptx::Operand& operand, std::string_view what) const;
-  void pin(const ptx::Operand& operand);
+  /// The last instruction's asynchronous work owns the registers of the operand until a wait.
+  void hold(const ptx::Operand& operand, RegisterOwner owner);
+  /// The last instruction waits for all work of this owner.
+  void release(RegisterOwner owner);
   [[noreturn]] void fail(const std::string& reason) const;
 
   std::vector<Inst> code;
@@ -91,7 +102,13 @@ class Builder {
   std::vector<RegisterUse> uses;
   std::vector<VirtualRegister> registers;
   std::vector<ParamPatch> patches;
+  std::vector<HoldEvent> holds;  ///< in the order of the code
+  std::uint32_t cta_group = 0;   ///< of tcgen05, one for the whole function; 0 until the first
   std::vector<std::byte> take_pool() const;
+  std::string_view target() const { return module_.target; }
+
+  /// List entry `index` is also read, where rows() took it for a destination.
+  void read_list(std::uint32_t index, const ptx::Operand& operand);
 
  private:
   void use(int k, std::uint32_t reg, bool is_def, bool negated);

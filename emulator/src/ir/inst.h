@@ -13,6 +13,9 @@ namespace mxfa::emu::ir {
 struct Inst;
 using ExecFn = void (*)(exec::Context&, const Inst&, std::uint32_t mask);
 
+/// Whose asynchronous work holds a register: see exec/held_registers.h.
+enum class RegisterOwner : std::uint8_t { kNone, kTensorLoad, kWgmma };
+
 /// What the interpreter does around the handler.
 enum class Flow : std::uint8_t {
   kPlain,   ///< handler, then the next instruction

@@ -7,6 +7,7 @@
 #include "exec/handlers.h"
 #include "ir/allocate.h"
 #include "ir/lowering.h"
+#include "ir/protect.h"
 
 namespace mxfa::emu::ir {
 namespace {
@@ -170,6 +171,8 @@ void lower_instruction(LowerContext& c) {
       return lower_async_group(c);
     case kWgmma:
       return lower_wgmma(c);
+    case kTcgen05:
+      return lower_tcgen05(c);
     default:
       return lower_control(c);
   }
@@ -247,7 +250,9 @@ Kernel lower(const ptx::Module& module, const ptx::Function& function,
   }
 
   std::ranges::stable_sort(builder.uses, {}, &RegisterUse::inst);
-  const Allocation allocation = allocate_registers(builder.code, builder.uses, builder.registers);
+  const std::vector<HeldRange> held = protect_held_registers(builder);
+  const Allocation allocation =
+      allocate_registers(builder.code, builder.uses, builder.registers, held);
   kernel.code = std::move(builder.code);
   kernel.lists = std::move(builder.lists);
   patch(kernel, builder, allocation);

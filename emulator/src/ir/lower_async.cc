@@ -14,37 +14,6 @@ namespace {
 
 using Kind = ptx::Operand::Kind;
 
-/// The address that an operand like [r+8] or [symbol] stands for, as a register or constant; adds
-/// what is needed before the instruction itself.
-struct AddressValue {
-  ptx::Operand operand;
-  std::uint32_t bits = 64;
-};
-AddressValue address_value(LowerContext& c, const ptx::Operand& operand) {
-  if (operand.kind != Kind::kAddress) c.b.fail("expected an address");
-  const ptx::Operand& base = operand.parts[0];
-  if (base.kind == Kind::kVariable) {
-    ptx::Operand moved = base;
-    moved.value += operand.value;
-    const bool shared = c.b.variable(base).space == ptx::Space::kShared;
-    return {c.b.materialise(moved, shared ? 32 : 64), shared ? 32u : 64u};
-  }
-  if (!c.b.is_register(base)) c.b.fail("expected a register or a variable in the address");
-  const std::uint32_t bits = c.b.register_bits(base);
-  if (bits != 32 && bits != 64) c.b.fail("expected an address register of 32 or 64 bits");
-  if (operand.value == 0) return {base, bits};
-  const std::uint32_t sum = c.b.temporary(bits, bits == 64 ? RowClass::kRow8 : RowClass::kRow4);
-  c.b.emit(c.lane_kernel(bits == 64 ? "add.u64" : "add.u32"));
-  c.b.temporary_destination(0, sum);
-  c.b.source(1, base, bits);
-  const auto offset = static_cast<std::uint64_t>(operand.value);
-  c.b.constant(2, bits == 64 ? offset : offset & 0xFFFFFFFFu, bits);
-  ptx::Operand result;
-  result.kind = Kind::kRegister;
-  result.index = sum;
-  return {result, bits};
-}
-
 /// Collects the rows of a bulk instruction before it is emitted.
 class BulkLowering {
  public:
@@ -241,15 +210,13 @@ exec::WgmmaSpec encode(const model::WgmmaOp& op, bool registers_a) {
   return spec;
 }
 
-// Registers of D and A belong to the matrix unit until a wait, so they never share rows.
+// Registers of D and A belong to the matrix unit until a wait.
 void lower_wgmma_mma(LowerContext& c) {
   c.expect_operands(4, 8);
   const auto& operands = c.operands();
   const bool registers_a = operands[1].kind == Kind::kVector;
   const model::WgmmaOp op = wgmma_op(c, registers_a);
   model::check_wgmma(op);
-  c.b.pin(operands[0]);
-  if (registers_a) c.b.pin(operands[1]);
   c.b.emit(&exec::wgmma_mma, Flow::kAligned);
   c.b.last().imm = std::bit_cast<std::int64_t>(encode(op, registers_a));
   c.b.last().extra = static_cast<std::uint32_t>(c.b.lists.size());
@@ -258,7 +225,12 @@ void lower_wgmma_mma(LowerContext& c) {
     c.b.fail(fmt::format("expected {} registers of D, got {}", model::wgmma_d_regs(op), count));
   }
   c.b.last().b = static_cast<std::uint8_t>(count);
+  for (std::uint32_t i = 0; i < count; ++i) {  // the old accumulator
+    c.b.read_list(c.b.last().extra + i, operands[0].parts[i]);
+  }
+  c.b.hold(operands[0], RegisterOwner::kWgmma);
   if (registers_a) {
+    c.b.hold(operands[1], RegisterOwner::kWgmma);
     if (c.b.rows(operands[1], 32, false, true) != 4) c.b.fail("expected 4 registers of A");
   } else {
     c.b.source(0, operands[1], 64);
@@ -268,6 +240,31 @@ void lower_wgmma_mma(LowerContext& c) {
 }
 
 }  // namespace
+
+AddressValue address_value(LowerContext& c, const ptx::Operand& operand) {
+  if (operand.kind != Kind::kAddress) c.b.fail("expected an address");
+  const ptx::Operand& base = operand.parts[0];
+  if (base.kind == Kind::kVariable) {
+    ptx::Operand moved = base;
+    moved.value += operand.value;
+    const bool shared = c.b.variable(base).space == ptx::Space::kShared;
+    return {c.b.materialise(moved, shared ? 32 : 64), shared ? 32u : 64u};
+  }
+  if (!c.b.is_register(base)) c.b.fail("expected a register or a variable in the address");
+  const std::uint32_t bits = c.b.register_bits(base);
+  if (bits != 32 && bits != 64) c.b.fail("expected an address register of 32 or 64 bits");
+  if (operand.value == 0) return {base, bits};
+  const std::uint32_t sum = c.b.temporary(bits, bits == 64 ? RowClass::kRow8 : RowClass::kRow4);
+  c.b.emit(c.lane_kernel(bits == 64 ? "add.u64" : "add.u32"));
+  c.b.temporary_destination(0, sum);
+  c.b.source(1, base, bits);
+  const auto offset = static_cast<std::uint64_t>(operand.value);
+  c.b.constant(2, bits == 64 ? offset : offset & 0xFFFFFFFFu, bits);
+  ptx::Operand result;
+  result.kind = Kind::kRegister;
+  result.index = sum;
+  return {result, bits};
+}
 
 void lower_mbarrier(LowerContext& c) {
   const ptx::Opcode& opcode = c.opcode();
@@ -359,6 +356,7 @@ void lower_wgmma(LowerContext& c) {
   if (opcode.has("mma_async")) return lower_wgmma_mma(c);
   lower_by_signature(c, &exec::wgmma_group, Flow::kAligned);
   c.b.last().a = static_cast<std::uint8_t>(opcode.which({"fence", "commit_group", "wait_group"}));
+  if (opcode.has("wait_group") && c.b.last().imm == 0) c.b.release(RegisterOwner::kWgmma);
 }
 
 }  // namespace mxfa::emu::ir

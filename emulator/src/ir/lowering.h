@@ -19,6 +19,14 @@ struct LowerContext {
   void expect_operands(std::size_t least, std::size_t most) const;
 };
 
+/// The address that an operand like [r+8] or [symbol] stands for, as a register or constant.
+struct AddressValue {
+  ptx::Operand operand;
+  std::uint32_t bits = 64;
+};
+/// Emits what is needed before the instruction itself.
+AddressValue address_value(LowerContext& c, const ptx::Operand& operand);
+
 /// Emits `exec` and fills op[] by the operand list of the opcode table.
 void lower_by_signature(LowerContext& c, ExecFn exec, Flow flow = Flow::kPlain);
 
@@ -45,5 +53,6 @@ void lower_mbarrier(LowerContext& c);
 void lower_bulk_copy(LowerContext& c);    ///< cp.async.bulk, cp.reduce.async.bulk, st.async
 void lower_async_group(LowerContext& c);  ///< their groups, and cp.async
 void lower_wgmma(LowerContext& c);
+void lower_tcgen05(LowerContext& c);
 
 }  // namespace mxfa::emu::ir

@@ -11,6 +11,22 @@
 namespace mxfa::emu::model {
 namespace {
 
+/// What a word holds before anything is written.
+constexpr std::uint32_t kPoison = 0xBADC0DEDu;
+
+/// Calls visit(quarter, lanes as bits) for the lanes of the range.
+template <class Visit>
+void for_quarters(const TmemRange& range, Visit visit) {
+  const std::uint32_t end = range.lane + range.lanes;
+  for (std::uint32_t lane = range.lane; lane < end;) {
+    const std::uint32_t quarter = lane / 32;
+    const std::uint32_t count = std::min(end, 32 * (quarter + 1)) - lane;
+    const std::uint32_t bits = count == 32 ? 0xFFFFFFFFu : (1u << count) - 1u;
+    visit(quarter, bits << (lane % 32));
+    lane += count;
+  }
+}
+
 std::uint32_t shape_lanes(TmemShape shape) { return shape == TmemShape::k32x32b ? 32 : 16; }
 
 /// Columns of one access without the second half of k16x32bx2.
@@ -67,6 +83,11 @@ void each_cell(const TmemAccess& access, const TmemAddress& base, Visit visit) {
   }
 }
 
+/// Register and column are the same thing.
+bool is_plain(const TmemAccess& access) {
+  return access.shape == TmemShape::k32x32b && !access.pack;
+}
+
 void check_registers(const TmemAccess& access, std::size_t got) {
   if (got != tmem_registers(access)) {
     fault("tcgen05.ld/st registers", std::to_string(tmem_registers(access)),
@@ -85,12 +106,21 @@ TmemAddress decode_tmem_address(std::uint32_t address) {
   return at;
 }
 
-TensorMemory::TensorMemory()
-    : words_(std::size_t{kTmemLanes} * kTmemColumns),
-      written_(words_.size()),
-      allocated_(kTmemColumns) {}
+bool TmemColumns::is_free(std::uint32_t base, std::uint32_t columns) const {
+  return std::none_of(taken_.begin() + base, taken_.begin() + base + columns,
+                      [](bool taken) { return taken; });
+}
+void TmemColumns::take(std::uint32_t base, std::uint32_t columns) {
+  std::fill_n(taken_.begin() + base, columns, true);
+}
+void TmemColumns::give_back(std::uint32_t base, std::uint32_t columns) {
+  std::fill_n(taken_.begin() + base, columns, false);
+}
 
-std::optional<std::uint32_t> TensorMemory::alloc(std::uint32_t columns) {
+TensorMemory::TensorMemory(std::shared_ptr<TmemColumns> columns)
+    : columns_(std::move(columns)), words_(std::size_t{kTmemLanes} * kTmemColumns, kPoison) {}
+
+void TensorMemory::check_alloc(std::uint32_t columns) const {
   if (relinquished_) {
     fault("tcgen05.alloc", "no allocation after relinquish_alloc_permit", columns);
   }
@@ -101,14 +131,21 @@ std::optional<std::uint32_t> TensorMemory::alloc(std::uint32_t columns) {
     fault("tcgen05.alloc columns", fmt::format("at most the {} of an earlier one", last_columns_),
           columns);
   }
+}
+
+void TensorMemory::alloc_at(std::uint32_t base, std::uint32_t columns) {
+  columns_->take(base, columns);
+  std::fill_n(allocated_.begin() + base, columns, true);
+  std::fill_n(written_.begin() + base, columns, std::array<std::uint32_t, 4>{});
+  live_[base] = columns;
+  last_columns_ = columns;
+}
+
+std::optional<std::uint32_t> TensorMemory::alloc(std::uint32_t columns) {
+  check_alloc(columns);
   for (std::uint32_t base = 0; base + columns <= kTmemColumns; base += columns) {
-    const auto begin = allocated_.begin() + base;
-    if (std::any_of(begin, begin + columns, [](std::uint8_t used) { return used != 0; })) continue;
-    std::fill(begin, begin + columns, std::uint8_t{1});
-    std::fill_n(written_.begin() + static_cast<std::ptrdiff_t>(index(0, base)),
-                std::size_t{columns} * kTmemLanes, std::uint8_t{0});
-    live_[base] = columns;
-    last_columns_ = columns;
+    if (!can_alloc(base, columns)) continue;
+    alloc_at(base, columns);
     return encode_tmem_address({0, base});
   }
   return std::nullopt;
@@ -120,7 +157,8 @@ void TensorMemory::dealloc(std::uint32_t address, std::uint32_t columns) {
     fault("tcgen05.dealloc", "the base and the columns of a live allocation",
           fmt::format("{} columns at {:#010x}", columns, address));
   }
-  std::fill_n(allocated_.begin() + it->first, columns, std::uint8_t{0});
+  columns_->give_back(it->first, columns);
+  std::fill_n(allocated_.begin() + it->first, columns, false);
   live_.erase(it);
 }
 
@@ -131,32 +169,44 @@ std::uint32_t TensorMemory::live_columns() const {
 }
 
 std::uint32_t TensorMemory::read(std::uint32_t lane, std::uint32_t column) const {
-  if (lane >= kTmemLanes || column >= kTmemColumns || allocated_[column] == 0) {
-    fault("tensor memory read", "an allocated column",
-          fmt::format("lane {} column {}", lane, column));
-  }
-  if (written_[index(lane, column)] == 0) {
-    fault("tensor memory read", "a word written since its allocation",
-          fmt::format("lane {} column {}", lane, column));
-  }
-  return words_[index(lane, column)];
+  check_written("tensor memory read", {lane, 1, column, 1});
+  return this->column(column)[lane];
 }
 
 void TensorMemory::write(std::uint32_t lane, std::uint32_t column, std::uint32_t word) {
-  if (lane >= kTmemLanes || column >= kTmemColumns || allocated_[column] == 0) {
-    fault("tensor memory write", "an allocated column",
-          fmt::format("lane {} column {}", lane, column));
-  }
-  written_[index(lane, column)] = 1;
-  words_[index(lane, column)] = word;
+  check_allocated("tensor memory write", {lane, 1, column, 1});
+  mark_written({lane, 1, column, 1});
+  this->column(column)[lane] = word;
 }
 
-void TensorMemory::check_allocated(const char* what, const TmemRange& range) const {
-  for (std::uint32_t i = 0; i < range.columns; ++i) {
-    const std::uint32_t column = range.column + i;
-    if (column >= kTmemColumns || allocated_[column] == 0) {
-      fault(what, "allocated tensor memory columns", fmt::format("column {}", column));
+void TensorMemory::check_allocated(std::string_view what, const TmemRange& range) const {
+  for (std::uint32_t column = range.column; column < range.column + range.columns; ++column) {
+    if (range.lane + range.lanes > kTmemLanes || !is_allocated(column)) {
+      fault(what, "allocated tensor memory", fmt::format("lane {} column {}", range.lane, column));
     }
+  }
+}
+
+void TensorMemory::check_written(std::string_view what, const TmemRange& range) const {
+  check_allocated(what, range);
+  if (!checks_written_) return;
+  for (std::uint32_t column = range.column; column < range.column + range.columns; ++column) {
+    for_quarters(range, [&](std::uint32_t quarter, std::uint32_t lanes) {
+      const std::uint32_t missing = lanes & ~written_[column][quarter];
+      if (missing == 0) return;
+      fault(what, "words written since their allocation",
+            fmt::format("lane {} column {}",
+                        32 * quarter + static_cast<std::uint32_t>(std::countr_zero(missing)),
+                        column));
+    });
+  }
+}
+
+void TensorMemory::mark_written(const TmemRange& range) {
+  for (std::uint32_t column = range.column; column < range.column + range.columns; ++column) {
+    for_quarters(range, [&](std::uint32_t quarter, std::uint32_t lanes) {
+      written_[column][quarter] |= lanes;
+    });
   }
 }
 
@@ -191,10 +241,19 @@ void tmem_load(const TmemAccess& access, std::uint32_t address, std::uint32_t wa
                const TensorMemory& tmem, std::span<std::uint32_t* const> regs, bool lenient) {
   check_registers(access, regs.size());
   const TmemAddress base = base_of(access, address, warp_idx, lenient);
+  for (const TmemRange& range : tmem_ranges(access, address, warp_idx, lenient)) {
+    tmem.check_written("tcgen05.ld", range);
+  }
+  if (is_plain(access)) {
+    for (std::uint32_t reg = 0; reg < access.num; ++reg) {
+      std::copy_n(tmem.column(base.column + reg) + base.lane, 32, regs[reg]);
+    }
+    return;
+  }
   each_cell(access, base,
             [&](std::uint32_t reg, std::uint32_t lane, std::uint32_t row, std::uint32_t column) {
-              std::uint32_t word = tmem.read(row, column);
-              if (access.pack) word = (word & 0xFFFFu) | tmem.read(row, column + 1) << 16;
+              std::uint32_t word = tmem.column(column)[row];
+              if (access.pack) word = (word & 0xFFFFu) | tmem.column(column + 1)[row] << 16;
               regs[reg][lane] = word;
             });
 }
@@ -203,14 +262,24 @@ void tmem_store(const TmemAccess& access, std::uint32_t address, std::uint32_t w
                 TensorMemory& tmem, std::span<const std::uint32_t* const> regs, bool lenient) {
   check_registers(access, regs.size());
   const TmemAddress base = base_of(access, address, warp_idx, lenient);
+  for (const TmemRange& range : tmem_ranges(access, address, warp_idx, lenient)) {
+    tmem.check_allocated("tcgen05.st", range);
+    tmem.mark_written(range);
+  }
+  if (is_plain(access)) {
+    for (std::uint32_t reg = 0; reg < access.num; ++reg) {
+      std::copy_n(regs[reg], 32, tmem.column(base.column + reg) + base.lane);
+    }
+    return;
+  }
   each_cell(access, base,
             [&](std::uint32_t reg, std::uint32_t lane, std::uint32_t row, std::uint32_t column) {
               const std::uint32_t word = regs[reg][lane];
               if (access.pack) {
-                tmem.write(row, column, word & 0xFFFFu);
-                tmem.write(row, column + 1, word >> 16);
+                tmem.column(column)[row] = word & 0xFFFFu;
+                tmem.column(column + 1)[row] = word >> 16;
               } else {
-                tmem.write(row, column, word);
+                tmem.column(column)[row] = word;
               }
             });
 }
@@ -233,6 +302,17 @@ std::uint32_t tmem_reduce_f32(TmemReduce op, bool abs, bool propagate_nan,
     first = false;
   }
   return result;
+}
+
+std::uint32_t tmem_reduce_u32(TmemReduce op, std::span<const std::uint32_t> values) {
+  return op == TmemReduce::kMax ? *std::ranges::max_element(values)
+                                : *std::ranges::min_element(values);
+}
+
+std::uint32_t tmem_reduce_s32(TmemReduce op, std::span<const std::uint32_t> values) {
+  const auto is_signed = [](std::uint32_t bits) { return static_cast<std::int32_t>(bits); };
+  return op == TmemReduce::kMax ? *std::ranges::max_element(values, {}, is_signed)
+                                : *std::ranges::min_element(values, {}, is_signed);
 }
 
 }  // namespace mxfa::emu::model

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 /// Tensor memory of one CTA: 128 lanes x 512 columns of 32 bits, its allocation, and the shapes of
@@ -35,12 +38,30 @@ struct TmemRange {
   friend constexpr bool operator==(const TmemRange&, const TmemRange&) = default;
 };
 
+/// The columns of one SM. CTAs that run there together share them; each has its own TensorMemory.
+class TmemColumns {
+ public:
+  bool is_free(std::uint32_t base, std::uint32_t columns) const;
+  void take(std::uint32_t base, std::uint32_t columns);
+  void give_back(std::uint32_t base, std::uint32_t columns);
+
+ private:
+  std::array<bool, kTmemColumns> taken_{};
+};
+
 class TensorMemory {
  public:
-  TensorMemory();
+  explicit TensorMemory(std::shared_ptr<TmemColumns> columns = std::make_shared<TmemColumns>());
 
-  /// tcgen05.alloc: the base address, or none where it would block. Errors: a count that is not a
-  /// power of two in 32..512, more columns than an earlier allocation, after relinquish().
+  /// Errors of tcgen05.alloc: a count that is not a power of two in 32..512, more columns than an
+  /// earlier allocation, after relinquish().
+  void check_alloc(std::uint32_t columns) const;
+  /// Is the aligned range free?
+  bool can_alloc(std::uint32_t base, std::uint32_t columns) const {
+    return columns_->is_free(base, columns);
+  }
+  void alloc_at(std::uint32_t base, std::uint32_t columns);
+  /// All three together: the base address, or none where tcgen05.alloc would block.
   std::optional<std::uint32_t> alloc(std::uint32_t columns);
   /// tcgen05.dealloc of exactly one live allocation.
   void dealloc(std::uint32_t address, std::uint32_t columns);
@@ -53,18 +74,37 @@ class TensorMemory {
   std::uint32_t read(std::uint32_t lane, std::uint32_t column) const;
   void write(std::uint32_t lane, std::uint32_t column, std::uint32_t word);
   /// Error unless all columns of the range are allocated.
-  void check_allocated(const char* what, const TmemRange& range) const;
+  void check_allocated(std::string_view what, const TmemRange& range) const;
+  /// The same, and all its words were written since.
+  void check_written(std::string_view what, const TmemRange& range) const;
+  void mark_written(const TmemRange& range);
+  bool is_written(std::uint32_t lane, std::uint32_t column) const {
+    return (written_[column][lane / 32] >> (lane % 32) & 1u) != 0;
+  }
+  /// Off: words that nothing wrote are garbage instead of an error.
+  void set_check_written(bool on) { checks_written_ = on; }
+
+  /// The 128 lanes of a column, unchecked.
+  std::uint32_t* column(std::uint32_t column) {
+    return words_.data() + std::size_t{column} * kTmemLanes;
+  }
+  const std::uint32_t* column(std::uint32_t column) const {
+    return words_.data() + std::size_t{column} * kTmemLanes;
+  }
 
  private:
-  std::size_t index(std::uint32_t lane, std::uint32_t column) const {
-    return std::size_t{column} * kTmemLanes + lane;
+  bool is_allocated(std::uint32_t column) const {
+    return column < kTmemColumns && allocated_[column];
   }
+  std::shared_ptr<TmemColumns> columns_;
   std::vector<std::uint32_t> words_;
-  std::vector<std::uint8_t> written_;
-  std::vector<std::uint8_t> allocated_;          ///< by column
+  /// By column and lane quarter, a bit for each lane.
+  std::array<std::array<std::uint32_t, 4>, kTmemColumns> written_{};
+  std::array<bool, kTmemColumns> allocated_{};
   std::map<std::uint32_t, std::uint32_t> live_;  ///< base column -> columns
   std::uint32_t last_columns_ = kTmemColumns;
   bool relinquished_ = false;
+  bool checks_written_ = true;
 };
 
 enum class TmemShape : std::uint8_t { k32x32b, k16x64b, k16x128b, k16x256b, k16x32bx2 };
@@ -109,9 +149,11 @@ void tmem_store(const TmemAccess& access, std::uint32_t address, std::uint32_t w
                 TensorMemory& tmem, std::span<const std::uint32_t* const> regs,
                 bool lenient = false);
 
-/// tcgen05.ld.red (sm_103a) over the registers of each lane: floats with .NaN and .abs as options.
+/// tcgen05.ld.red (sm_103a) over the registers of one lane: floats with .NaN and .abs as options.
 enum class TmemReduce : std::uint8_t { kMin, kMax };
 std::uint32_t tmem_reduce_f32(TmemReduce op, bool abs, bool propagate_nan,
                               std::span<const std::uint32_t> values);
+std::uint32_t tmem_reduce_u32(TmemReduce op, std::span<const std::uint32_t> values);
+std::uint32_t tmem_reduce_s32(TmemReduce op, std::span<const std::uint32_t> values);
 
 }  // namespace mxfa::emu::model

@@ -54,6 +54,7 @@ enum class OpClass : std::uint8_t {
   kBulkGroup,
   kCpAsync,
   kWgmma,
+  kTcgen05,
 };
 
 /// Which lanes must arrive together.

@@ -22,6 +22,8 @@ using enum OpClass;
 #define MXEMU_L2 "[L2::cache_hint]- [L2::64B|L2::128B|L2::256B]-"
 #define MXEMU_CACHE "[ca|cg|cs|lu|cv|wb|wt]-"
 #define MXEMU_COMPARE_FLOAT "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
+#define MXEMU_GROUP "cta_group::1|cta_group::2"
+#define MXEMU_TMEM_SHAPE "16x64b|16x128b|16x256b|32x32b|16x32bx2"
 #define MXEMU_BOOL "[and|or|xor]-"
 
 constexpr auto kInteger = std::to_array<OpcodeSpec>({
@@ -335,6 +337,22 @@ constexpr auto kAsync = std::to_array<OpcodeSpec>({
     {"wgmma wait_group sync aligned", "imm", kWgmma, Sync::kAligned},
 });
 
+constexpr auto kTensor = std::to_array<OpcodeSpec>({
+    {"tcgen05 alloc " MXEMU_GROUP " sync aligned [shared::cta]- b32", "*", kTcgen05,
+     Sync::kAligned},
+    {"tcgen05 dealloc " MXEMU_GROUP " sync aligned b32", "*", kTcgen05, Sync::kAligned},
+    {"tcgen05 relinquish_alloc_permit " MXEMU_GROUP " sync aligned", "", kTcgen05, Sync::kAligned},
+    {"tcgen05 ld sync aligned " MXEMU_TMEM_SHAPE " x# [pack::16b] b32", "*", kTcgen05,
+     Sync::kAligned},
+    {"tcgen05 ld red sync aligned 32x32b x# min|max [abs] [NaN] f32", "*", kTcgen05,
+     Sync::kAligned},
+    {"tcgen05 ld red sync aligned 32x32b x# min|max u32|s32", "*", kTcgen05, Sync::kAligned},
+    {"tcgen05 st sync aligned " MXEMU_TMEM_SHAPE " x# [unpack::16b] b32", "*", kTcgen05,
+     Sync::kAligned},
+    {"tcgen05 wait::ld|wait::st sync aligned", "", kTcgen05, Sync::kAligned},
+    {"tcgen05 fence::before_thread_sync|fence::after_thread_sync", "", kTcgen05},
+});
+
 #undef MXEMU_INT
 #undef MXEMU_INT32
 #undef MXEMU_BITS
@@ -346,6 +364,8 @@ constexpr auto kAsync = std::to_array<OpcodeSpec>({
 #undef MXEMU_L2
 #undef MXEMU_CACHE
 #undef MXEMU_COMPARE_FLOAT
+#undef MXEMU_GROUP
+#undef MXEMU_TMEM_SHAPE
 #undef MXEMU_BOOL
 
 template <std::size_t... Sizes>
@@ -359,7 +379,8 @@ constexpr auto join(const std::array<OpcodeSpec, Sizes>&... parts) {
   return all;
 }
 
-constexpr auto kTable = join(kInteger, kFloat, kSelect, kConvert, kMemory, kControl, kAsync);
+constexpr auto kTable =
+    join(kInteger, kFloat, kSelect, kConvert, kMemory, kControl, kAsync, kTensor);
 
 }  // namespace
 

@@ -62,6 +62,17 @@ void check(const ir::Kernel& kernel, const exec::Launch& launch) {
   }
 }
 
+model::ArithmeticMode arithmetic(Fp8Mode mode) {
+  switch (mode) {
+    case Fp8Mode::kHopper:
+      return model::ArithmeticMode::kHopper;
+    case Fp8Mode::kBlackwell:
+      return model::ArithmeticMode::kBlackwell;
+    default:
+      return model::ArithmeticMode::kExact;
+  }
+}
+
 exec::Launch make_launch(const LaunchRequest& request, const LaunchOptions& options) {
   const ir::Kernel& kernel = *request.kernel;
   exec::Launch launch;
@@ -72,9 +83,11 @@ exec::Launch make_launch(const LaunchRequest& request, const LaunchOptions& opti
   launch.dynamic_shared = request.config.dynamic_shared_bytes;
   launch.checks.uninitialised = options.check_uninitialised;
   launch.converge = options.converge;
-  launch.arithmetic = options.fp8 == Fp8Mode::kHopper ? model::ArithmeticMode::kHopper
-                                                      : model::ArithmeticMode::kExact;
+  launch.checks.tmem_lanes = options.strict_tmem_lanes;
+  launch.checks.early_registers = options.early_registers == EarlyRegisters::kError;
+  launch.arithmetic = arithmetic(options.fp8);
   launch.print = options.print;
+  launch.warnings->sink = options.warn;
   launch.memory = request.memory;
   check(kernel, launch);
   if (request.params.size() != kernel.param_bytes) {

@@ -55,13 +55,32 @@ void Scheduler::admit() {
   const auto limit = static_cast<std::size_t>(std::max(options_.resident_clusters, 1));
   while (residents_.size() < limit && next_ < share_.count) {
     Resident resident;
-    resident.cluster = std::make_unique<exec::Cluster>(launch_, progress_, next_);
+    resident.slot = free_slot();
+    resident.cluster =
+        std::make_unique<exec::Cluster>(launch_, progress_, next_, columns_of(resident.slot));
     next_ += share_.step;
     for (const auto& cta : resident.cluster->ctas) {
       for (const auto& warp : cta->warps) resident.agents.push_back({warp.get(), false, 0});
     }
     residents_.push_back(std::move(resident));
   }
+}
+
+std::size_t Scheduler::free_slot() const {
+  std::size_t slot = 0;
+  const auto taken = [&](const Resident& resident) { return resident.slot == slot; };
+  while (std::ranges::any_of(residents_, taken)) ++slot;
+  return slot;
+}
+
+// Neighbouring slots are on the same SMs, one for each CTA of a cluster.
+const exec::SmColumns& Scheduler::columns_of(std::size_t slot) {
+  const std::size_t sm = slot / static_cast<std::size_t>(std::max(options_.clusters_per_sm, 1));
+  while (columns_.size() <= sm) {
+    exec::SmColumns& columns = columns_.emplace_back(exec::volume(launch_.cluster));
+    for (auto& one : columns) one = std::make_shared<model::TmemColumns>();
+  }
+  return columns_[sm];
 }
 
 void Scheduler::retire() {

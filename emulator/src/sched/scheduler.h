@@ -39,6 +39,7 @@ class Scheduler {
     std::uint64_t seen = 0;  ///< the progress count when it began to wait
   };
   struct Resident {
+    std::size_t slot = 0;
     std::unique_ptr<exec::Cluster> cluster;
     std::vector<Agent> agents;
   };
@@ -49,6 +50,8 @@ class Scheduler {
   };
 
   void admit();
+  std::size_t free_slot() const;
+  const exec::SmColumns& columns_of(std::size_t slot);
   void retire();
   bool can_run(const Agent& agent) const;
   bool is_victim(const Agent& agent) const;
@@ -69,6 +72,7 @@ class Scheduler {
   Random random_;
   exec::Progress progress_;
   std::vector<Resident> residents_;
+  std::vector<exec::SmColumns> columns_;  ///< tensor memory of the SMs that clusters share
   LaunchStats stats_;
   std::uint64_t next_ = 0;
   std::uint64_t victim_ = 0;

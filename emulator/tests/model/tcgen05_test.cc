@@ -69,7 +69,7 @@ TEST(Tcgen05Cp, ScaleAtomLandsAsBlockScalingWantsIt) {
                "a multiple of 4");
   expect_fault([&] { tcgen05_cp(CpShape::k32x128bWarpx4, 1u << 21, desc, smem, tmem); }, "lane 0");
   expect_fault([&] { tcgen05_cp(CpShape::k32x128bWarpx4, 32, desc, smem, tmem); },
-               "an allocated column");
+               "allocated tensor memory");
 }
 
 TEST(Tcgen05Cp, WideRows) {
@@ -348,7 +348,7 @@ TEST(Tcgen05Mma, RangesAndMisuse) {
          m.a_tmem = 250;
        },
        "expected A and scales apart from D"},
-      {[](Tcgen05Mma& m) { m.sfa = 14; }, "a word written since its allocation"},
+      {[](Tcgen05Mma& m) { m.sfa = 14; }, "words written since their allocation"},
       {[](Tcgen05Mma& m) { m.disable_lanes[0] = 1; }, "disable-output-lane"},
       {[](Tcgen05Mma& m) { m.scale_input_d = 1; }, "scale-input-d"},
       {[](Tcgen05Mma& m) { m.b.start += 128; }, "row 0 of the swizzle's pattern"},

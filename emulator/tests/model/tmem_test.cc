@@ -210,17 +210,17 @@ TEST(TensorMemory, Allocation) {
 
 TEST(TensorMemory, PoisonAndBounds) {
   TensorMemory tmem;
-  expect_fault([&] { tmem.write(0, 0, 1); }, "an allocated column, got lane 0 column 0");
+  expect_fault([&] { tmem.write(0, 0, 1); }, "allocated tensor memory, got lane 0 column 0");
   tmem.alloc(64);
   expect_fault([&] { tmem.read(3, 4); },
-               "a word written since its allocation, got lane 3 column 4");
+               "words written since their allocation, got lane 3 column 4");
   tmem.write(3, 4, 9);
   EXPECT_EQ(tmem.read(3, 4), 9u);
-  expect_fault([&] { tmem.write(0, 64, 1); }, "an allocated column");
+  expect_fault([&] { tmem.write(0, 64, 1); }, "allocated tensor memory");
   tmem.dealloc(0, 64);
-  expect_fault([&] { tmem.read(3, 4); }, "an allocated column");
+  expect_fault([&] { tmem.read(3, 4); }, "allocated tensor memory");
   tmem.alloc(64);
-  expect_fault([&] { tmem.read(3, 4); }, "written since its allocation");
+  expect_fault([&] { tmem.read(3, 4); }, "written since their allocation");
   EXPECT_NO_THROW(tmem.check_allocated("x", {0, 128, 32, 32}));
   expect_fault([&] { tmem.check_allocated("x", {0, 128, 32, 33}); }, "column 64");
 }
