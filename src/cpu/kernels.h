@@ -96,14 +96,19 @@ struct RoundTile {
   std::int64_t pair_ld = 0;
 };
 
-/// 32 columns of up to 32 rows of RMSNorm's output, y = x * rstd * weight.
-struct NormSquare {
+/// One or two adjacent squares of up to 32 rows x 32 columns of RMSNorm's output, y = x * rstd *
+/// weight.
+struct NormSquares {
   std::int64_t rows = 0;
+  int squares = 1;
   const std::uint16_t* x = nullptr;  ///< BF16 [rows, ld]
   std::int64_t ld = 0;               ///< of x and codes
   const float* rstd = nullptr;       ///< [rows]
-  const float* weight = nullptr;     ///< [32]
+  const float* weight = nullptr;     ///< [32 squares]
   std::uint8_t* codes = nullptr;     ///< out: E4M3 [rows, ld]
+  std::uint8_t* scales = nullptr;    ///< out: [squares]
+  bool stream = false;  ///< two squares, rows of codes on 64-byte lines: write past the caches
+  const std::uint16_t* ahead = nullptr;  ///< [rows, ld] of x that will be read next; null: none
 };
 
 struct Kernels {
@@ -132,9 +137,8 @@ struct Kernels {
   /// Sum of squares of a row in the order of mx/row_sum.h, bit for bit on every machine.
   float (*sum_squares)(const float* values, std::int64_t count);
   float (*sum_squares_bf16)(const std::uint16_t* values, std::int64_t count);
-  /// One 32 x 32 square of MXFP8, rounded-up scale, bit for bit mx::quantize_block(); returns the
-  /// scale.
-  std::uint8_t (*norm_square)(const NormSquare&);
+  /// Squares of MXFP8, rounded-up scales, bit for bit mx::quantize_block().
+  void (*norm_squares)(const NormSquares&);
   /// y[i] = x[i] * factor * weight[i], rounded twice.
   void (*normalize)(const float* x, float factor, const float* weight, float* y,
                     std::int64_t count);

@@ -328,6 +328,6 @@ inline constexpr Kernels make_table(Isa isa, std::string_view name) {
           decode_e4m3_row,
           sum_squares,
           sum_squares_bf16,
-          norm_square,
+          norm_squares,
           normalize};
 }

@@ -1,6 +1,7 @@
 #include "cpu/rmsnorm_quantize.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -14,44 +15,109 @@
 namespace mxfa::cpu {
 namespace {
 
-class TileWriter {
- public:
-  TileWriter(std::int64_t rows, std::int64_t dim, const RmsNormQuantizeOutputs& outputs)
-      : rows_(rows),
-        along_dim_{rows, dim / kScaleBlock},
-        along_rows_{dim, (rows + kScaleBlock - 1) / kScaleBlock},
-        outputs_(outputs) {}
+constexpr std::int64_t kTileGroups = mx::kAtomRows / kScaleBlock;
+/// Outputs that do not stay in a cache until they are read are written past them.
+constexpr std::int64_t kStreamBytes = std::int64_t{8} << 20;
 
-  /// Every byte of both orientations' atoms of one group of 32 rows; `scales` empty for a group
-  /// that lies past the matrix. All rows of a group have the same four bytes of an atom.
-  void write(std::int64_t group, std::span<const std::uint8_t> scales) const {
-    const auto scale_of = [&](std::int64_t square) -> std::uint8_t {
-      return square < std::ssize(scales) ? scales[static_cast<std::size_t>(square)] : 0;
-    };
-    constexpr int kRowBytes = 16;  // from one row of a group to the next
-    const std::int64_t first = group * kScaleBlock;
-    const std::int64_t real = std::clamp<std::int64_t>(rows_ - first, 0, kScaleBlock);
-    for (std::int64_t block = 0; block < along_dim_.k_atoms() * mx::kAtomCols; ++block) {
-      std::uint8_t* const out = outputs_.scales_dim.data() + along_dim_.offset(first, block);
-      const std::uint8_t scale = scale_of(block);
-      for (std::int64_t r = 0; r < kScaleBlock; ++r) out[r * kRowBytes] = r < real ? scale : 0;
-    }
-    for (std::int64_t square = 0; square < along_rows_.row_atoms() * mx::kAtomCols; ++square) {
-      std::uint8_t* const out =
-          outputs_.scales_rows.data() + along_rows_.offset(square * kScaleBlock, group);
-      const std::uint8_t scale = scale_of(square);
-      for (std::int64_t c = 0; c < kScaleBlock; ++c) out[c * kRowBytes] = scale;
-    }
-  }
-  std::int64_t padded_groups() const { return along_rows_.k_atoms() * mx::kAtomCols; }
+/// One call's work, in tiles of 128 rows: atoms of both orientations are written whole.
+class NormQuantizer {
+ public:
+  NormQuantizer(std::span<const std::uint16_t> x, std::span<const float> weight, float eps,
+                const RmsNormQuantizeOutputs& outputs)
+      : x_(x),
+        weight_(weight),
+        eps_(eps),
+        outputs_(outputs),
+        dim_(std::ssize(weight)),
+        rows_(std::ssize(x) / dim_),
+        along_dim_{rows_, dim_ / kScaleBlock},
+        along_rows_{dim_, (rows_ + kScaleBlock - 1) / kScaleBlock},
+        stream_(std::ssize(outputs.codes) > kStreamBytes && dim_ % kLine == 0 &&
+                reinterpret_cast<std::uintptr_t>(outputs.codes.data()) % kLine == 0) {}
+
+  std::int64_t rows() const { return rows_; }
+  std::int64_t tiles() const { return along_dim_.row_atoms(); }
   std::int64_t bytes_dim() const { return along_dim_.size_bytes(); }
   std::int64_t bytes_rows() const { return along_rows_.size_bytes(); }
 
+  void run(std::int64_t tile) const {
+    const std::int64_t blocks = along_dim_.k_atoms() * mx::kAtomCols;
+    std::uint8_t scales[kTileGroups * kMostBlocks];
+    std::fill_n(scales, kTileGroups * blocks, std::uint8_t{0});
+    for (std::int64_t g = 0; g < kTileGroups; ++g) {
+      const std::int64_t first = tile * mx::kAtomRows + g * kScaleBlock;
+      if (first < rows_) quantize_group(first, scales + g * blocks);
+    }
+    write_scales(tile, scales, blocks);
+  }
+  /// Streamed stores of this thread reach memory before what it does next.
+  void finish() const {
+    if (stream_) std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+
  private:
-  std::int64_t rows_;
-  mx::TiledScaleLayout along_dim_;
-  mx::TiledScaleLayout along_rows_;
+  static constexpr std::int64_t kMostBlocks = mx::row_sum::kMaxColumns / kScaleBlock;
+  static constexpr std::int64_t kLine = 64;
+
+  void quantize_group(std::int64_t first, std::uint8_t* scales) const {
+    const Kernels& kernel = kernels();
+    const std::int64_t count = std::min<std::int64_t>(kScaleBlock, rows_ - first);
+    for (std::int64_t r = first; r < first + count; ++r) {
+      const float sum = kernel.sum_squares_bf16(x_.data() + r * dim_, dim_);
+      outputs_.rstd[static_cast<std::size_t>(r)] =
+          1.0f / std::sqrt(sum / static_cast<float>(dim_) + eps_);
+    }
+    const bool more = first + 2 * kScaleBlock <= rows_;
+    for (std::int64_t col = 0; col < dim_; col += kLine) {
+      const std::uint16_t* const x = x_.data() + first * dim_ + col;
+      const bool two = col + kLine <= dim_;
+      kernel.norm_squares({.rows = count,
+                           .squares = two ? 2 : 1,
+                           .x = x,
+                           .ld = dim_,
+                           .rstd = outputs_.rstd.data() + first,
+                           .weight = weight_.data() + col,
+                           .codes = outputs_.codes.data() + first * dim_ + col,
+                           .scales = scales + col / kScaleBlock,
+                           .stream = stream_ && two,
+                           .ahead = more ? x + kScaleBlock * dim_ : nullptr});
+    }
+  }
+
+  /// Every byte of a tile's atoms from `scales` [4 groups, blocks], 0 in padding. An atom is 16
+  /// bytes for each of 32 rows, the same where all rows exist.
+  void write_scales(std::int64_t tile, const std::uint8_t* scales, std::int64_t blocks) const {
+    constexpr std::int64_t kRowBytes = 16;
+    const std::int64_t real = rows_ - tile * mx::kAtomRows;
+    for (std::int64_t first = 0; first < blocks; first += mx::kAtomCols) {
+      std::uint8_t by_dim[kRowBytes], by_rows[kRowBytes];
+      for (std::int64_t g = 0; g < kTileGroups; ++g) {
+        for (std::int64_t b = 0; b < mx::kAtomCols; ++b) {
+          by_dim[g * 4 + b] = by_rows[b * 4 + g] = scales[g * blocks + first + b];
+        }
+      }
+      std::uint8_t* const dim_atom =
+          outputs_.scales_dim.data() + along_dim_.offset(tile * mx::kAtomRows, first);
+      std::uint8_t* const rows_atom =
+          outputs_.scales_rows.data() + along_rows_.offset(first * kScaleBlock, tile * kTileGroups);
+      for (std::int64_t r = 0; r < kScaleBlock; ++r) {
+        std::copy_n(by_dim, kRowBytes, dim_atom + r * kRowBytes);
+        std::copy_n(by_rows, kRowBytes, rows_atom + r * kRowBytes);
+      }
+      for (std::int64_t row = std::max<std::int64_t>(real, 0); row < mx::kAtomRows; ++row) {
+        std::fill_n(dim_atom + mx::byte_in_atom(static_cast<int>(row), 0), mx::kAtomCols,
+                    std::uint8_t{0});
+      }
+    }
+  }
+
+  std::span<const std::uint16_t> x_;
+  std::span<const float> weight_;
+  float eps_;
   const RmsNormQuantizeOutputs& outputs_;
+  std::int64_t dim_, rows_;
+  mx::TiledScaleLayout along_dim_, along_rows_;
+  bool stream_;
 };
 
 }  // namespace
@@ -65,43 +131,22 @@ void rmsnorm_quantize(std::span<const std::uint16_t> x, std::span<const std::uin
   const std::int64_t rows = static_cast<std::int64_t>(x.size()) / dim;
   core::expect(rows * dim == static_cast<std::int64_t>(x.size()), "x",
                fmt::format("whole rows of {}", dim), std::to_string(x.size()));
-  const TileWriter writer(rows, dim, outputs);
+  std::vector<float> weights(static_cast<std::size_t>(dim));
+  mx::decode_bf16_row(weight.data(), weights.data(), dim);
+  const NormQuantizer quantizer(x, weights, eps, outputs);
   const auto expect_size = [](std::int64_t got, std::int64_t want, std::string_view name) {
     core::expect(got == want, name, core::text(want), core::text(got));
   };
   expect_size(std::ssize(outputs.codes), rows * dim, "codes");
-  expect_size(std::ssize(outputs.scales_dim), writer.bytes_dim(), "scales_dim");
-  expect_size(std::ssize(outputs.scales_rows), writer.bytes_rows(), "scales_rows");
+  expect_size(std::ssize(outputs.scales_dim), quantizer.bytes_dim(), "scales_dim");
+  expect_size(std::ssize(outputs.scales_rows), quantizer.bytes_rows(), "scales_rows");
   expect_size(std::ssize(outputs.rstd), rows, "rstd");
-  std::vector<float> weights(static_cast<std::size_t>(dim));
-  mx::decode_bf16_row(weight.data(), weights.data(), dim);
-  const auto quantize_group = [&](std::int64_t group) {
-    const std::int64_t first = group * kScaleBlock;
-    const std::int64_t count = std::min<std::int64_t>(kScaleBlock, rows - first);
-    if (count <= 0) return writer.write(group, {});
-    for (std::int64_t r = first; r < first + count; ++r) {
-      const float mean =
-          kernels().sum_squares_bf16(x.data() + r * dim, dim) / static_cast<float>(dim);
-      outputs.rstd[r] = 1.0f / std::sqrt(mean + eps);
-    }
-    std::uint8_t scales_data[mx::row_sum::kMaxColumns / kScaleBlock];
-    const std::span scales(scales_data, static_cast<std::size_t>(dim / kScaleBlock));
-    for (std::int64_t col = 0; col < dim; col += kScaleBlock) {
-      scales[static_cast<std::size_t>(col / kScaleBlock)] =
-          kernels().norm_square({.rows = count,
-                                 .x = x.data() + first * dim + col,
-                                 .ld = dim,
-                                 .rstd = outputs.rstd.data() + first,
-                                 .weight = weights.data() + col,
-                                 .codes = outputs.codes.data() + first * dim + col});
-    }
-    writer.write(group, scales);
-  };
-  constexpr std::int64_t kChunkGroups = 8;
-  const std::int64_t groups = writer.padded_groups();
-  core::parallel_for((groups + kChunkGroups - 1) / kChunkGroups, [&](std::int64_t chunk) {
-    const std::int64_t end = std::min(groups, (chunk + 1) * kChunkGroups);
-    for (std::int64_t group = chunk * kChunkGroups; group < end; ++group) quantize_group(group);
+  constexpr std::int64_t kChunkTiles = 2;
+  const std::int64_t tiles = quantizer.tiles();
+  core::parallel_for((tiles + kChunkTiles - 1) / kChunkTiles, [&](std::int64_t chunk) {
+    const std::int64_t end = std::min(tiles, (chunk + 1) * kChunkTiles);
+    for (std::int64_t tile = chunk * kChunkTiles; tile < end; ++tile) quantizer.run(tile);
+    quantizer.finish();
   });
 }
 

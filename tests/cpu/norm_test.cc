@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -135,6 +136,59 @@ TEST_P(NormQuantize, BitEqualToTheDefinitionOnEveryInstructionSet) {
 INSTANTIATE_TEST_SUITE_P(Sizes, NormQuantize,
                          ::testing::Values(Size{1, 32}, Size{3, 3584}, Size{70, 512},
                                            Size{129, 1152}, Size{33, 2880}));
+
+/// Scales at both ends of E8M0, NaN beside a plain square, rows that end early; one or two squares
+/// at a time, through the caches or past them.
+TEST(NormSquares, BitEqualToTheDefinitionForEveryScale) {
+  constexpr std::int64_t kLd = 128;
+  Rng rng(9);
+  for (const cpu::Isa isa : cpu::supported_isas()) {
+    for (const float factor : {1.0f, 1e-30f, 0x1p-119f, 1e-38f, 0x1p-140f, 1e30f, 0x1p119f, 1e38f,
+                               0.0f, std::numeric_limits<float>::infinity()}) {
+      const std::int64_t rows = rng.integer(1, 32);
+      const auto x = random_bf16(rng, rows * kLd);
+      std::vector<float> weight = rng.normal_values<float>(64), rstd(std::size_t(rows), 1.25f);
+      for (int c = 32; c < 64; ++c) weight[std::size_t(c)] *= factor;
+      alignas(64) std::uint8_t codes[32 * kLd];
+      for (const bool stream : {false, true}) {
+        for (const int squares : {1, 2}) {
+          if (stream && squares == 1) continue;
+          std::uint8_t scales[2] = {};
+          std::memset(codes, 0xFF, sizeof codes);
+          for (int first = 0; first < 2; first += squares) {
+            cpu::kernels_of(isa).norm_squares({.rows = rows,
+                                               .squares = squares,
+                                               .x = x.data() + first * 32,
+                                               .ld = kLd,
+                                               .rstd = rstd.data(),
+                                               .weight = weight.data() + first * 32,
+                                               .codes = codes + first * 32,
+                                               .scales = scales + first,
+                                               .stream = stream,
+                                               .ahead = x.data()});
+          }
+          for (int square = 0; square < 2; ++square) {
+            std::vector<float> y;
+            for (std::int64_t i = 0; i < rows * 32; ++i) {
+              const std::int64_t c = square * 32 + i % 32;
+              y.push_back(mx::decode_bf16(x[std::size_t(i / 32 * kLd + c)]) * 1.25f *
+                          weight[std::size_t(c)]);
+            }
+            const std::uint8_t scale = mx::scale_from_amax<mx::E4M3>(
+                mx::block_amax(y.data(), int(y.size())), ScaleRule::kRoundUp);
+            ASSERT_EQ(scales[square], scale) << cpu::kernels_of(isa).name << ", factor " << factor;
+            for (std::int64_t i = 0; i < rows * 32; ++i) {
+              ASSERT_EQ(codes[i / 32 * kLd + square * 32 + i % 32],
+                        mx::encode_scaled<mx::E4M3>(y[std::size_t(i)], scale))
+                  << cpu::kernels_of(isa).name << ", factor " << factor << ", value "
+                  << y[std::size_t(i)];
+            }
+          }
+        }
+      }
+    }
+  }
+}
 
 class Norm : public ::testing::TestWithParam<DType> {};
 
