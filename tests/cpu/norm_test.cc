@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/parallel.h"
@@ -137,54 +138,72 @@ INSTANTIATE_TEST_SUITE_P(Sizes, NormQuantize,
                          ::testing::Values(Size{1, 32}, Size{3, 3584}, Size{70, 512},
                                            Size{129, 1152}, Size{33, 2880}));
 
+/// Two adjacent squares; the second one's weights are times `factor`.
+class TwoSquares {
+ public:
+  TwoSquares(Rng& rng, float factor)
+      : rows_(rng.integer(1, 32)),
+        x_(random_bf16(rng, rows_ * kLd)),
+        weight_(rng.normal_values<float>(64)),
+        rstd_(std::size_t(rows_), 1.25f) {
+    for (int c = 32; c < 64; ++c) weight_[std::size_t(c)] *= factor;
+  }
+
+  void run(const cpu::Kernels& kernels, int squares, bool stream) {
+    std::ranges::fill(codes_, std::uint8_t{0xFF});
+    for (int first = 0; first < 2; first += squares) {
+      kernels.norm_squares({.rows = rows_,
+                            .squares = squares,
+                            .x = x_.data() + first * 32,
+                            .ld = kLd,
+                            .rstd = rstd_.data(),
+                            .weight = weight_.data() + first * 32,
+                            .codes = codes_ + first * 32,
+                            .scales = scales_ + first,
+                            .stream = stream,
+                            .ahead = x_.data()});
+    }
+  }
+  void expect_equal_to_the_definition(int square) const {
+    std::vector<float> y;
+    for (std::int64_t i = 0; i < rows_ * 32; ++i) {
+      const std::int64_t c = square * 32 + i % 32;
+      const float value = mx::decode_bf16(x_[std::size_t(i / 32 * kLd + c)]);
+      y.push_back(value * 1.25f * weight_[std::size_t(c)]);
+    }
+    const float amax = mx::block_amax(y.data(), int(y.size()));
+    const std::uint8_t scale = mx::scale_from_amax<mx::E4M3>(amax, ScaleRule::kRoundUp);
+    ASSERT_EQ(scales_[square], scale);
+    for (std::int64_t i = 0; i < rows_ * 32; ++i) {
+      const float value = y[std::size_t(i)];
+      ASSERT_EQ(codes_[i / 32 * kLd + square * 32 + i % 32],
+                mx::encode_scaled<mx::E4M3>(value, scale))
+          << "value " << value;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLd = 128;
+  std::int64_t rows_;
+  std::vector<std::uint16_t> x_;
+  std::vector<float> weight_, rstd_;
+  alignas(64) std::uint8_t codes_[32 * kLd];
+  std::uint8_t scales_[2] = {};
+};
+
 /// Scales at both ends of E8M0, NaN beside a plain square, rows that end early; one or two squares
 /// at a time, through the caches or past them.
 TEST(NormSquares, BitEqualToTheDefinitionForEveryScale) {
-  constexpr std::int64_t kLd = 128;
   Rng rng(9);
-  for (const cpu::Isa isa : cpu::supported_isas()) {
-    for (const float factor : {1.0f, 1e-30f, 0x1p-119f, 1e-38f, 0x1p-140f, 1e30f, 0x1p119f, 1e38f,
-                               0.0f, std::numeric_limits<float>::infinity()}) {
-      const std::int64_t rows = rng.integer(1, 32);
-      const auto x = random_bf16(rng, rows * kLd);
-      std::vector<float> weight = rng.normal_values<float>(64), rstd(std::size_t(rows), 1.25f);
-      for (int c = 32; c < 64; ++c) weight[std::size_t(c)] *= factor;
-      alignas(64) std::uint8_t codes[32 * kLd];
-      for (const bool stream : {false, true}) {
-        for (const int squares : {1, 2}) {
-          if (stream && squares == 1) continue;
-          std::uint8_t scales[2] = {};
-          std::memset(codes, 0xFF, sizeof codes);
-          for (int first = 0; first < 2; first += squares) {
-            cpu::kernels_of(isa).norm_squares({.rows = rows,
-                                               .squares = squares,
-                                               .x = x.data() + first * 32,
-                                               .ld = kLd,
-                                               .rstd = rstd.data(),
-                                               .weight = weight.data() + first * 32,
-                                               .codes = codes + first * 32,
-                                               .scales = scales + first,
-                                               .stream = stream,
-                                               .ahead = x.data()});
-          }
-          for (int square = 0; square < 2; ++square) {
-            std::vector<float> y;
-            for (std::int64_t i = 0; i < rows * 32; ++i) {
-              const std::int64_t c = square * 32 + i % 32;
-              y.push_back(mx::decode_bf16(x[std::size_t(i / 32 * kLd + c)]) * 1.25f *
-                          weight[std::size_t(c)]);
-            }
-            const std::uint8_t scale = mx::scale_from_amax<mx::E4M3>(
-                mx::block_amax(y.data(), int(y.size())), ScaleRule::kRoundUp);
-            ASSERT_EQ(scales[square], scale) << cpu::kernels_of(isa).name << ", factor " << factor;
-            for (std::int64_t i = 0; i < rows * 32; ++i) {
-              ASSERT_EQ(codes[i / 32 * kLd + square * 32 + i % 32],
-                        mx::encode_scaled<mx::E4M3>(y[std::size_t(i)], scale))
-                  << cpu::kernels_of(isa).name << ", factor " << factor << ", value "
-                  << y[std::size_t(i)];
-            }
-          }
-        }
+  for (const float factor : {1.0f, 1e-30f, 0x1p-119f, 1e-38f, 0x1p-140f, 1e30f, 0x1p119f, 1e38f,
+                             0.0f, std::numeric_limits<float>::infinity()}) {
+    TwoSquares data(rng, factor);
+    for (const cpu::Isa isa : cpu::supported_isas()) {
+      const cpu::Kernels& kernels = cpu::kernels_of(isa);
+      for (const auto& [squares, stream] : {std::pair{1, false}, {2, false}, {2, true}}) {
+        SCOPED_TRACE(std::string(kernels.name) + ", factor " + std::to_string(factor));
+        data.run(kernels, squares, stream);
+        for (const int square : {0, 1}) data.expect_equal_to_the_definition(square);
       }
     }
   }
