@@ -40,8 +40,17 @@ struct TensorOrder {
   }
 };
 
+/// The A operand that a collector buffer holds.
+struct CollectorContent {
+  bool valid = false;
+  bool in_tmem = false;
+  std::uint64_t a = 0;  ///< its descriptor or address
+  friend bool operator==(const CollectorContent&, const CollectorContent&) = default;
+};
+
 /// The same of one thread.
 struct LaneTensor {
+  CollectorContent collector;
   std::vector<std::uint64_t> issued;  ///< since its last fence::before_thread_sync
   std::vector<std::uint64_t> after;   ///< what a fence::after_thread_sync orders it behind
 };

@@ -43,7 +43,7 @@ class Allocation {
       : warp_(warp),
         cta_(warp.cta()),
         in_(in),
-        op_(static_cast<TensorAllocOp>(in.a)),
+        op_(static_cast<TensorAllocOp>(in.extra)),
         columns_(
             in.op[2] == ir::kNoOperand ? 0 : uniform(warp, in, in.op[2], "the number of columns")) {
   }
@@ -90,7 +90,7 @@ class Allocation {
   }
 
   void grant(Cta& peer, PairRequest& own, PairRequest& other) {
-    if (other.inst->a != in_.a || other.columns != columns_) {
+    if (other.inst->extra != in_.extra || other.columns != columns_) {
       warp_.fail(
           in_, kFullMask,
           fmt::format("the peer CTA executes another allocation instruction, or with another "

@@ -68,9 +68,9 @@ void lower_alloc(LowerContext& c) {
   if (variable && in.a != static_cast<std::uint8_t>(exec::MemorySpace::kShared)) {
     c.b.fail("expected an address in shared memory");
   }
-  // The handler resolves shared addresses only.
-  in.a = static_cast<std::uint8_t>(op);
+  in.a = static_cast<std::uint8_t>(exec::MemorySpace::kShared);
   in.b = group;
+  in.extra = static_cast<std::uint32_t>(op);
 }
 
 exec::TensorAccessSpec access_spec(LowerContext& c) {
@@ -136,6 +136,115 @@ void lower_access(LowerContext& c) {
   c.b.last().imm = std::bit_cast<std::int64_t>(spec);
 }
 
+// cp [taddr], descriptor;
+void lower_copy(LowerContext& c) {
+  const ptx::Opcode& opcode = c.opcode();
+  c.expect_operands(2, 2);
+  const std::uint8_t group = cta_group(c);
+  const ptx::Operand address = tensor_address(c, c.operands()[0]);
+  const ptx::Operand source = c.b.materialise(c.operands()[1], 64);
+  c.b.emit(&exec::tensor_copy, Flow::kBlocking);
+  c.b.source(0, address, 32);
+  c.b.source(1, source, 64);
+  Inst& in = c.b.last();
+  const int shape =
+      opcode.which({"128x256b", "128x128b", "warpx2::02_13", "warpx2::01_23", "warpx4"});
+  in.a = static_cast<std::uint8_t>(shape);
+  in.b = group;
+  in.imm = 1 + opcode.which({"b4x16_p64", "b6x16_p32"});
+}
+
+/// Operands of an mma in the order of the handler, made before it is emitted.
+class MmaLowering {
+ public:
+  explicit MmaLowering(LowerContext& c) : c_(c) {}
+
+  void run() {
+    set_spec();
+    const auto& operands = c_.operands();
+    const bool scaled = c_.opcode().has("block_scale");
+    const std::size_t least = scaled ? 7 : 5;
+    c_.expect_operands(least, 7);
+    rows_[0] = {tensor_address(c_, operands[0]), 32};
+    spec_.a_in_tmem = operands[1].kind == Kind::kAddress ? 1 : 0;
+    rows_[1] = spec_.a_in_tmem != 0 ? Row{tensor_address(c_, operands[1]), 32}
+                                    : Row{c_.b.materialise(operands[1], 64), 64};
+    rows_[2] = {c_.b.materialise(operands[2], 64), 64};
+    rows_[3] = {c_.b.materialise(operands[3], 32), 32};
+    std::size_t at = 4;
+    if (scaled) {
+      rows_[4] = {tensor_address(c_, operands[4]), 32};
+      rows_[5] = {tensor_address(c_, operands[5]), 32};
+      at = 6;
+    } else if (operands[at].kind == Kind::kVector) {
+      masks_ = &operands[at++];
+    }
+    if (at >= operands.size()) c_.b.fail("expected a predicate");
+    const ptx::Operand& enable = operands[at++];
+    if (at < operands.size()) set_scale_input(operands[at++]);
+    if (at != operands.size()) c_.b.fail("too many operands");
+    emit(enable);
+  }
+
+ private:
+  struct Row {
+    ptx::Operand operand;
+    std::uint32_t bits = 0;
+  };
+
+  void set_spec() {
+    const ptx::Opcode& opcode = c_.opcode();
+    spec_.kind = static_cast<std::uint8_t>(
+        opcode.which({"kind::f16", "kind::tf32", "kind::f8f6f4", "kind::mxf8f6f4"}));
+    spec_.cta_group = cta_group(c_);
+    const int collector = opcode.which({"collector::a::discard", "collector::a::fill",
+                                        "collector::a::use", "collector::a::lastuse"});
+    spec_.collector = static_cast<std::uint8_t>(collector < 0 ? 0 : collector);
+  }
+
+  void set_scale_input(const ptx::Operand& operand) {
+    const std::uint64_t scale = c_.b.integer(operand, "scale-input-d");
+    const bool has = c_.opcode().has("kind::f16") || c_.opcode().has("kind::tf32");
+    if (scale > 15 || !has) c_.b.fail("scale-input-d: expected 0..15 and kind::f16 or kind::tf32");
+    spec_.scale_input_d = static_cast<std::uint8_t>(scale);
+  }
+
+  void emit(const ptx::Operand& enable) {
+    c_.b.emit(&exec::tensor_mma, Flow::kBlocking);
+    for (int k = 0; k < 6; ++k) {
+      if (rows_[k].bits != 0) c_.b.source(k, rows_[k].operand, rows_[k].bits);
+    }
+    c_.b.predicate_source(6, enable);
+    if (masks_ != nullptr) {
+      c_.b.list_source(*masks_, 32);
+      const std::size_t wanted = 4u * spec_.cta_group;
+      if (masks_->parts.size() != wanted) {
+        c_.b.fail(fmt::format("disable-output-lane: expected {} words, got {}", wanted,
+                              masks_->parts.size()));
+      }
+    }
+    c_.b.last().imm = std::bit_cast<std::int64_t>(spec_);
+  }
+
+  LowerContext& c_;
+  exec::TensorMmaSpec spec_;
+  Row rows_[6];
+  const ptx::Operand* masks_ = nullptr;
+};
+
+// commit [mbarrier] {, mask};
+void lower_commit(LowerContext& c) {
+  const bool multicast = c.opcode().has("multicast::cluster");
+  c.expect_operands(multicast ? 2 : 1, multicast ? 2 : 1);
+  const std::uint8_t group = cta_group(c);
+  const ptx::Operand mask = multicast ? c.b.materialise(c.operands()[1], 16) : ptx::Operand{};
+  c.b.emit(&exec::tensor_commit, Flow::kBlocking);
+  c.b.address(1, c.operands()[0]);
+  c.b.last().a = static_cast<std::uint8_t>(exec::MemorySpace::kShared);
+  c.b.last().b = group;
+  if (multicast) c.b.source(2, mask, 16);
+}
+
 }  // namespace
 
 void lower_tcgen05(LowerContext& c) {
@@ -153,6 +262,9 @@ void lower_tcgen05(LowerContext& c) {
     c.b.last().a = name == "fence::before_thread_sync" ? 0 : 1;
     return;
   }
+  if (name == "cp") return lower_copy(c);
+  if (name == "mma") return MmaLowering(c).run();
+  if (name == "commit") return lower_commit(c);
   lower_alloc(c);
 }
 

@@ -24,6 +24,8 @@ class InitMap {
       return (__atomic_load_n(&words_[word], __ATOMIC_RELAXED) & bits) == bits;
     });
   }
+  /// Bit i of word w is byte 64 * w + i.
+  const std::uint64_t* words() const { return words_.data(); }
   void clear() { words_.assign(words_.size(), 0); }
 
  private:

@@ -23,6 +23,8 @@ mx::MmaType format(MmaKind kind, std::uint32_t code, std::string_view which) {
   if (kind == MmaKind::kF16) {
     if (code == 0) return MmaType::kF16;
     if (code == 1) return MmaType::kBF16;
+  } else if (kind == MmaKind::kTF32) {
+    if (code == 2) return MmaType::kTF32;
   } else {
     switch (code) {
       case 0:
@@ -53,7 +55,7 @@ void check_shape(const InstructionDescriptor& desc, int cta_group) {
   } else {
     m_ok = desc.m == 128 || desc.m == 256;
   }
-  const bool transposed_bytes = desc.major_b == Major::kMN && desc.kind != MmaKind::kF16;
+  const bool transposed_bytes = desc.major_b == Major::kMN && mma_type_bytes(desc.b) == 1;
   if (transposed_bytes) step = cta_group == 1 ? 16 : 32;
   if (!m_ok) {
     fault(
@@ -66,10 +68,18 @@ void check_shape(const InstructionDescriptor& desc, int cta_group) {
   }
 }
 
+// 4 and 6-bit types have no transposed form.
+void check_major(std::string_view which, mx::MmaType type, Major major) {
+  if (major == Major::kMN && is_packed_type(type)) {
+    fault(fmt::format("instruction descriptor transpose of {}", which), "0 for 4 and 6-bit types",
+          1);
+  }
+}
+
 }  // namespace
 
 std::string_view mma_kind_name(MmaKind kind) {
-  constexpr std::string_view kNames[] = {"f16", "f8f6f4", "mxf8f6f4"};
+  constexpr std::string_view kNames[] = {"f16", "tf32", "f8f6f4", "mxf8f6f4"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -82,6 +92,7 @@ InstructionDescriptor decode_instruction_descriptor(MmaKind kind, std::uint32_t 
   check_zero(bits, 6, 1, "reserved");
   InstructionDescriptor desc;
   desc.kind = kind;
+  desc.cta_group = static_cast<std::uint32_t>(cta_group);
   desc.a = format(kind, field(bits, 7, 3), "A");
   desc.b = format(kind, field(bits, 10, 3), "B");
   desc.negate_a = field(bits, 13, 1) != 0;
@@ -101,14 +112,18 @@ InstructionDescriptor decode_instruction_descriptor(MmaKind kind, std::uint32_t 
     const std::uint32_t d = field(bits, 4, 2);
     if (d > 1) fault("instruction descriptor format of D", "0 (f16) or 1 (f32)", d);
     desc.d = d == 0 ? AccumulatorType::kF16 : AccumulatorType::kF32;
-    const bool bf16 = desc.a == mx::MmaType::kBF16 || desc.b == mx::MmaType::kBF16;
-    if (desc.d == AccumulatorType::kF16 && bf16) {
-      fault("instruction descriptor format of D", "1 (f32) for bf16 operands", d);
+    const auto wide = [](mx::MmaType type) {
+      return type == mx::MmaType::kBF16 || type == mx::MmaType::kTF32;
+    };
+    if (desc.d == AccumulatorType::kF16 && (wide(desc.a) || wide(desc.b))) {
+      fault("instruction descriptor format of D", "1 (f32) for bf16 and tf32 operands", d);
     }
     check_zero(bits, 23, 1, "reserved");
     check_zero(bits, 29, 1, "reserved");
     check_zero(bits, 30, 2, "maximum shift of .ws");
   }
+  check_major("A", desc.a, desc.major_a);
+  check_major("B", desc.b, desc.major_b);
   check_shape(desc, cta_group);
   return desc;
 }

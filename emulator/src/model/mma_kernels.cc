@@ -20,6 +20,59 @@ constexpr std::uint32_t kChunk = 8;  // products of up to 2^27 that an int32 sum
 }  // namespace
 
 MXFA_SIMD_CLONES
+void decode_small_floats(const SmallFloat& format, const std::uint8_t* codes, std::size_t count,
+                         float* out) {
+  const std::int32_t m_bits = format.mantissa_bits;
+  const std::int32_t e_bits = format.exponent_bits;
+  const std::int32_t m_mask = (1 << m_bits) - 1;
+  const std::int32_t magnitude_mask = (1 << (m_bits + e_bits)) - 1;
+  const std::int32_t unit = 127 - format.bias - m_bits;  // biased exponent of the last bit
+  const std::int32_t special_from = format.special_from;
+  const std::uint32_t special_bits = format.special_bits;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int32_t code = codes[i];
+    const std::int32_t magnitude = code & magnitude_mask;
+    const std::int32_t e = magnitude >> m_bits;
+    const std::int32_t significand = (magnitude & m_mask) | (e != 0 ? m_mask + 1 : 0);
+    const std::int32_t power = (e != 0 ? e : 1) + unit;
+    const float value = static_cast<float>(significand) *
+                        std::bit_cast<float>(static_cast<std::uint32_t>(power) << 23);
+    const std::uint32_t special =
+        special_bits | static_cast<std::uint32_t>(magnitude - special_from) << (23 - m_bits);
+    const std::uint32_t bits =
+        magnitude >= special_from ? special : std::bit_cast<std::uint32_t>(value);
+    const auto sign = static_cast<std::uint32_t>(code >> (m_bits + e_bits)) << 31;
+    out[i] = std::bit_cast<float>(bits | sign);
+  }
+}
+
+MXFA_SIMD_CLONES
+bool all_finite(const float* values, std::size_t count) {
+  std::uint32_t odd_ones = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(values[i]) & 0x7FFFFFFFu;
+    odd_ones |= bits >= 0x7F800000u ? 1u : 0u;
+  }
+  return odd_ones == 0;
+}
+
+MXFA_SIMD_CLONES
+void split_floats(std::int32_t least, std::size_t count, float* values, std::int32_t* exponents) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(values[i]);
+    const auto field = static_cast<std::int32_t>((bits >> 23) & 0xFFu);
+    const std::uint32_t whole = (bits & 0x7FFFFFu) | (field != 0 ? 0x800000u : 0u);
+    const std::int32_t own = (field != 0 ? field : 1) - 127;
+    const std::int32_t shift = least > own ? least - own : 0;
+    const std::uint32_t significand = whole >> (shift > 31 ? 31 : shift);
+    const float magnitude = static_cast<float>(static_cast<std::int32_t>(significand)) * 0x1p-23f;
+    values[i] =
+        std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | (bits & 0x80000000u));
+    exponents[i] = significand == 0 ? kZeroExponent : own + shift;
+  }
+}
+
+MXFA_SIMD_CLONES
 void exact_block(const float* a, const float* b, std::uint32_t ldb, std::uint32_t depth,
                  double* sum) {
   Double8 total[kMmaRows][2] = {};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 /// Inner loops of the matrix unit: blocks of 16 columns of B, packed as [k][ldb].
@@ -8,6 +9,21 @@ namespace mxfa::emu::model {
 inline constexpr std::uint32_t kMmaRows = 4;  ///< rows of A in one call of exact_block
 inline constexpr std::uint32_t kMmaCols = 16;
 inline constexpr std::int32_t kZeroExponent = -10000;  ///< of operands that are 0
+
+/// A format of up to 8 bits: sign, exponent, mantissa, from the top.
+struct SmallFloat {
+  std::int32_t mantissa_bits;
+  std::int32_t exponent_bits;
+  std::int32_t bias;
+  std::int32_t special_from;   ///< magnitudes from here on are NaN or infinite
+  std::uint32_t special_bits;  ///< FP32 bits of the first of them
+};
+void decode_small_floats(const SmallFloat& format, const std::uint8_t* codes, std::size_t count,
+                         float* out);
+bool all_finite(const float* values, std::size_t count);
+/// Finite values in place: to 1 <= |s| < 2, or below 1 where the exponent would be under `least`,
+/// and exponents (kZeroExponent for 0).
+void split_floats(std::int32_t least, std::size_t count, float* values, std::int32_t* exponents);
 
 /// sum[row][col] of the products, in double.
 void exact_block(const float* a, const float* b, std::uint32_t ldb, std::uint32_t depth,

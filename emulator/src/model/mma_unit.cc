@@ -1,45 +1,17 @@
 #include "model/mma_unit.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
-#include <type_traits>
 
 #include "model/fault.h"
 #include "model/mma_kernels.h"
 #include "mx/e8m0.h"
-#include "mx/fp8.h"
 
 namespace mxfa::emu::model {
 namespace {
-
-constexpr std::uint32_t round_up(std::uint32_t value, std::uint32_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-template <class Format>
-constexpr std::array<float, 256> fp8_table() {
-  std::array<float, 256> table{};
-  for (int code = 0; code < 256; ++code) {
-    table[static_cast<std::size_t>(code)] = mx::decode_fp8<Format>(static_cast<std::uint8_t>(code));
-  }
-  return table;
-}
-constexpr std::array<float, 256> kE4M3 = fp8_table<mx::E4M3>();
-constexpr std::array<float, 256> kE5M2 = fp8_table<mx::E5M2>();
-
-template <class T, class Decode>
-void decode_all(std::span<const std::byte> raw, std::vector<float>& out, Decode decode) {
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    T code;
-    std::memcpy(&code, raw.data() + i * sizeof(T), sizeof(T));
-    out[i] = decode(code);
-  }
-}
 
 /// Largest exponent of any value and least exponent of any last bit, over finite nonzero values.
 struct BitRange {
@@ -56,17 +28,11 @@ struct BitRange {
   }
 };
 
-/// Value in 1 <= |s| < 2, or below 1 where subnormal in its format, and its exponent.
-void split(float value, int least, float& significand, std::int32_t& exponent) {
-  const mx::FloatParts parts = mx::float_parts(value, least);
-  significand = static_cast<float>(parts.significand) * 0x1p-23f;
-  exponent = parts.significand == 0 ? kZeroExponent : parts.exponent;
-}
-
 struct F32Result {
-  using Bits = float;
+  static constexpr bool kIsF32 = true;
   static constexpr int kLeastExponent = -126;
   static constexpr float kNan = std::bit_cast<float>(0x7FFFFFFFu);
+  using Value = float;
   static float decode(float bits) { return bits; }
   static float element(const mx::MmaElement& mma, std::span<const float> a,
                        std::span<const float> b, float c) {
@@ -77,9 +43,10 @@ struct F32Result {
 };
 
 struct F16Result {
-  using Bits = std::uint16_t;
+  static constexpr bool kIsF32 = false;
   static constexpr int kLeastExponent = -14;
   static constexpr std::uint16_t kNan = 0x7FFF;
+  using Value = std::uint16_t;
   static float decode(std::uint16_t bits) { return mx::decode_f16(bits); }
   static std::uint16_t element(const mx::MmaElement& mma, std::span<const float> a,
                                std::span<const float> b, std::uint16_t c) {
@@ -109,112 +76,64 @@ double add_exact(double high, double low, int scale, double c) {
   return mx::detail::round_to_odd(total, r3 != 0.0 ? r3 : r2);
 }
 
-void check_multiplicands(const Multiplicand& a, const Multiplicand& b, std::size_t d,
-                         const BlockScales& scales) {
-  if (a.k != b.k || a.k % 8 != 0 || a.k == 0 || a.k > 256) {
-    fault("mma K", "equal multiples of 8, at most 256", fmt::format("{} and {}", a.k, b.k));
-  }
-  if (a.values.size() != std::size_t{a.rows} * a.k ||
-      b.values.size() != std::size_t{b.rows} * b.k) {
-    fault("mma operand", "rows x k values",
-          fmt::format("{} and {}", a.values.size(), b.values.size()));
-  }
-  if (d != std::size_t{a.rows} * b.rows) {
-    fault("mma accumulator", fmt::format("{} x {} values", a.rows, b.rows),
-          static_cast<std::int64_t>(d));
-  }
-  const auto fits = [](std::span<const std::uint8_t> s, std::uint32_t rows) {
-    return s.empty() || s.size() == rows;
-  };
-  if (!fits(scales.a, a.rows) || !fits(scales.b, b.rows)) {
-    fault("mma scales", "one for each row",
-          fmt::format("{} and {}", scales.a.size(), scales.b.size()));
-  }
-}
-
-/// Scale bytes as exponents; rows whose scale is NaN are special.
-void unpack_scales(std::span<const std::uint8_t> scales, std::vector<std::int32_t>& exponents,
-                   std::vector<std::uint8_t>& special) {
-  for (std::size_t i = 0; i < scales.size(); ++i) {
-    exponents[i] = int{scales[i]} - mx::kE8M0Bias;
-    if (scales[i] == mx::kE8M0Nan) special[i] = 1;
-  }
-}
-
-/// Where one value goes: element `at` of the packed array, non-finite ones as 0.
-struct Slot {
-  std::vector<float>& values;
-  std::vector<std::int32_t>& exponents;
-  int least;
-  bool aligned;
-  void put(float value, std::size_t at, std::uint8_t& special) const {
-    if (!mx::is_finite(value)) {
-      special = 1;
-    } else if (aligned) {
-      split(value, least, values[at], exponents[at]);
-    } else {
-      values[at] = value;
-    }
-  }
+/// Exponents of the largest value and of the least bit of a small type.
+struct TypeRange {
+  int high;
+  int low;
 };
-
-void pack(const Multiplicand& a, const Multiplicand& b, const BlockScales& scales, bool aligned,
-          PackedOperands& out) {
-  const std::uint32_t k = a.k;
-  out.cols = round_up(b.rows, kMmaCols);
-  out.a.assign(std::size_t{round_up(a.rows, kMmaRows)} * k, 0.0f);
-  out.b.assign(std::size_t{k} * out.cols, 0.0f);
-  if (aligned) {
-    out.a_exponent.assign(out.a.size(), kZeroExponent);
-    out.b_exponent.assign(out.b.size(), kZeroExponent);
-  }
-  out.a_special.assign(a.rows, 0);
-  out.b_special.assign(out.cols, 0);
-  out.a_scale.assign(a.rows, 0);
-  out.b_scale.assign(out.cols, 0);
-  const Slot slot_a{out.a, out.a_exponent, mx::min_exponent(a.type), aligned};
-  for (std::uint32_t i = 0; i < a.rows; ++i) {
-    for (std::uint32_t j = 0; j < k; ++j) {
-      const std::size_t at = std::size_t{i} * k + j;
-      slot_a.put(a.values[at], at, out.a_special[i]);
-    }
-  }
-  const Slot slot_b{out.b, out.b_exponent, mx::min_exponent(b.type), aligned};
-  for (std::uint32_t j = 0; j < k; ++j) {
-    for (std::uint32_t i = 0; i < b.rows; ++i) {
-      slot_b.put(b.values[std::size_t{i} * k + j], std::size_t{j} * out.cols + i, out.b_special[i]);
-    }
-  }
-  unpack_scales(scales.a, out.a_scale, out.a_special);
-  unpack_scales(scales.b, out.b_scale, out.b_special);
-}
+constexpr TypeRange kTypeRanges[] = {{8, -9}, {15, -16}, {2, -3}, {4, -4}, {2, -1}};
+static_assert(static_cast<int>(mx::MmaType::kE2M1) == 4);
 
 /// True where sums of products are exact in double whatever their order.
 bool sums_fit_double(const Multiplicand& a, const Multiplicand& b) {
-  if (a.type == mx::MmaType::kE4M3 && b.type == mx::MmaType::kE4M3) return true;  // 2^-18 .. 2^23
+  // Products are multiples of 2^low below 2^(high + 2), their sums below 2^(high + 2 + log2 K).
+  const auto fits = [&](int high, int low) {
+    return high + 2 + std::bit_width(a.k - 1) - low <= 53;
+  };
+  const bool small = mma_type_bytes(a.type) == 1 && mma_type_bytes(b.type) == 1;
+  if (small) {
+    const TypeRange& x = kTypeRanges[static_cast<int>(a.type)];
+    const TypeRange& y = kTypeRanges[static_cast<int>(b.type)];
+    if (fits(x.high + y.high, x.low + y.low)) return true;
+  }
   BitRange range_a, range_b;
   for (const float value : a.values) range_a.add(value);
   for (const float value : b.values) range_b.add(value);
-  // Products are multiples of 2^low below 2^(high + 2), their sums below 2^(high + 2 + log2 K).
-  const int high = range_a.high + range_b.high + 2 + std::bit_width(a.k - 1);
-  return high - (range_a.low + range_b.low) <= 53;
+  return fits(range_a.high + range_b.high, range_a.low + range_b.low);
 }
 
-/// One instruction: rows of A times blocks of 16 columns.
-template <class Result>
+template <class Value, class Word>
+Value value_of(Word word) {
+  if constexpr (sizeof(Value) == sizeof(Word)) {
+    return std::bit_cast<Value>(word);
+  } else {
+    return static_cast<Value>(word);  // the low half
+  }
+}
+template <class Word, class Value>
+Word word_of(Value value) {
+  if constexpr (sizeof(Value) == sizeof(Word)) {
+    return std::bit_cast<Word>(value);
+  } else {
+    return value;
+  }
+}
+
+/// One instruction: rows of A times blocks of 16 columns. `Word` is what holds an element.
+template <class Result, class Word>
 class TileRun {
  public:
-  using Bits = typename Result::Bits;
-  static constexpr bool kIsF32 = std::is_same_v<Bits, float>;
+  using Value = typename Result::Value;
 
   TileRun(const Multiplicand& a, const Multiplicand& b, mx::AccumulatorRule rule,
-          const PackedOperands& packed, std::span<Bits> d)
-      : a_(a), b_(b), rule_(rule), packed_(packed), d_(d) {
+          const PackedOperands& packed)
+      : a_(a), b_(b), rule_(rule), packed_(packed) {
     exact_ = rule.fraction_bits == 0;
     plain_ = exact_ && sums_fit_double(a, b);
   }
 
-  void run() {
+  void run(const AccumulatorView<Word>& d, bool accumulate) {
+    accumulate_ = accumulate;
     for (std::uint32_t j = 0; j < b_.rows; j += kMmaCols) {
       width_ = std::min(kMmaCols, b_.rows - j);
       std::uint8_t special = 0;
@@ -223,27 +142,28 @@ class TileRun {
         if (plain_ && i % kMmaRows == 0) {
           exact_block(row_a(i), packed_.b.data() + j, packed_.cols, a_.k, sum_[0]);
         }
-        const bool finite = load(i, j);
+        Word* out = d.data + i * d.row_stride + j / kMmaCols * d.block_stride;
+        const bool finite = load(out, i, j);
         products(i, j);
-        store(i, j, !finite || special != 0 || packed_.a_special[i] != 0);
+        store(out, i, j, !finite || special != 0 || packed_.a_special[i] != 0);
       }
     }
   }
 
  private:
   const float* row_a(std::uint32_t i) const { return packed_.a.data() + std::size_t{i} * a_.k; }
-  Bits* out(std::uint32_t i, std::uint32_t j) { return d_.data() + std::size_t{i} * b_.rows + j; }
 
-  /// Accumulators, non-finite ones as 0, and scales of the block. False where one is not finite.
-  bool load(std::uint32_t i, std::uint32_t j) {
-    const Bits* from = out(i, j);
-    for (std::uint32_t q = width_; q < kMmaCols; ++q) c_[q] = 0.0f;
-    for (std::uint32_t q = 0; q < width_; ++q) c_[q] = Result::decode(from[q]);
+  /// Old accumulators, non-finite ones as 0, and scales of the block. False where one is not
+  /// finite.
+  bool load(const Word* from, std::uint32_t i, std::uint32_t j) {
+    std::ranges::fill(old_, Value{});
+    for (std::uint32_t q = 0; q < width_ && accumulate_; ++q) old_[q] = value_of<Value>(from[q]);
     std::uint32_t infinite = 0;
     for (std::uint32_t q = 0; q < kMmaCols; ++q) {
-      const bool finite = mx::is_finite(c_[q]);
+      const float value = Result::decode(old_[q]);
+      const bool finite = mx::is_finite(value);
       infinite |= finite ? 0u : 1u;
-      c_[q] = finite ? c_[q] : 0.0f;
+      c_[q] = finite ? value : 0.0f;
       scale_[q] = packed_.a_scale[i] + packed_.b_scale[j + q];
     }
     return infinite == 0;
@@ -256,7 +176,7 @@ class TileRun {
       exact_wide_row(row_a(i), packed_.b.data() + j, packed_.cols, a_.k, sum_[0], low_, lost_);
       for (std::uint32_t q = 0; q < width_; ++q) {
         result_[q] = Result::round(add_exact(sum_[0][q], low_[q], scale_[q], c_[q]));
-        if (lost_[q] != 0.0) result_[q] = element(i, j + q);
+        if (lost_[q] != 0.0) result_[q] = element(i, j + q, old_[q]);
       }
     } else {
       aligned(i, j);
@@ -264,7 +184,7 @@ class TileRun {
   }
 
   void exact(const double* sum) {
-    if constexpr (kIsF32) {
+    if constexpr (Result::kIsF32) {
       std::copy_n(c_, kMmaCols, result_);
       finish_exact_f32(sum, scale_, result_);
     } else {
@@ -284,7 +204,7 @@ class TileRun {
                          rule_.fraction_bits,
                          Result::kLeastExponent};
     aligned_row(row, scale_, c_, sum_[0], place_);
-    if constexpr (kIsF32) {
+    if constexpr (Result::kIsF32) {
       if (finish_aligned_f32(sum_[0], place_, rule_.result_bits, result_)) return;
     }
     for (std::uint32_t q = 0; q < width_; ++q) {
@@ -294,25 +214,21 @@ class TileRun {
   }
 
   /// The scalar definition, from the old accumulator.
-  Bits element(std::uint32_t m, std::uint32_t n) {
+  Value element(std::uint32_t m, std::uint32_t n, Value old) {
     const mx::MmaElement mma{a_.type, b_.type, rule_, packed_.a_scale[m] + packed_.b_scale[n]};
     return Result::element(mma, std::span(a_.values).subspan(std::size_t{m} * a_.k, a_.k),
-                           std::span(b_.values).subspan(std::size_t{n} * b_.k, b_.k), *out(m, n));
+                           std::span(b_.values).subspan(std::size_t{n} * b_.k, b_.k), old);
   }
 
-  void store(std::uint32_t i, std::uint32_t j, bool special) {
-    Bits* to = out(i, j);
-    if (!special) {
-      std::copy_n(result_, width_, to);
-      return;
-    }
-    for (std::uint32_t q = 0; q < width_; ++q) {
+  void store(Word* to, std::uint32_t i, std::uint32_t j, bool special) {
+    for (std::uint32_t q = 0; q < width_ && special; ++q) {
       const bool scale_nan =
           scale_is_nan(packed_.a_scale[i]) || scale_is_nan(packed_.b_scale[j + q]);
       const bool slow = packed_.a_special[i] != 0 || packed_.b_special[j + q] != 0 ||
-                        !mx::is_finite(Result::decode(to[q]));
-      to[q] = scale_nan ? Result::kNan : slow ? element(i, j + q) : result_[q];
+                        !mx::is_finite(Result::decode(old_[q]));
+      if (scale_nan || slow) result_[q] = scale_nan ? Result::kNan : element(i, j + q, old_[q]);
     }
+    for (std::uint32_t q = 0; q < width_; ++q) to[q] = word_of<Word>(result_[q]);
   }
   static bool scale_is_nan(std::int32_t exponent) {
     return exponent == int{mx::kE8M0Nan} - mx::kE8M0Bias;
@@ -322,9 +238,9 @@ class TileRun {
   const Multiplicand& b_;
   mx::AccumulatorRule rule_;
   const PackedOperands& packed_;
-  std::span<Bits> d_;
   bool exact_ = false;
   bool plain_ = false;
+  bool accumulate_ = true;
   std::uint32_t width_ = 0;
   alignas(64) double sum_[kMmaRows][kMmaCols] = {};
   alignas(64) double low_[kMmaCols] = {};
@@ -332,18 +248,22 @@ class TileRun {
   alignas(64) std::int32_t scale_[kMmaCols] = {};
   alignas(64) std::int32_t place_[kMmaCols] = {};
   alignas(64) float c_[kMmaCols] = {};
-  alignas(64) Bits result_[kMmaCols] = {};
+  alignas(64) Value old_[kMmaCols] = {};
+  alignas(64) Value result_[kMmaCols] = {};
 };
 
-template <class Result>
+template <class Result, class Word>
 void run_tile(ArithmeticMode mode, PackedOperands& packed, const Multiplicand& a,
-              const Multiplicand& b, bool accumulate, std::span<typename Result::Bits> d,
+              const Multiplicand& b, bool accumulate, const AccumulatorView<Word>& d,
               const BlockScales& scales) {
-  check_multiplicands(a, b, d.size(), scales);
   const mx::AccumulatorRule rule = accumulator_rule(mode, a.type);
-  pack(a, b, scales, rule.fraction_bits != 0, packed);
-  if (!accumulate) std::ranges::fill(d, typename Result::Bits{});
-  TileRun<Result>(a, b, rule, packed, d).run();
+  packed.pack(a, b, scales, rule.fraction_bits != 0);
+  TileRun<Result, Word>(a, b, rule, packed).run(d, accumulate);
+}
+
+template <class Word>
+AccumulatorView<Word> row_major(std::span<Word> d, std::uint32_t cols) {
+  return {d.data(), cols, kMmaCols};
 }
 
 }  // namespace
@@ -360,64 +280,27 @@ mx::AccumulatorRule accumulator_rule(ArithmeticMode mode, mx::MmaType a) {
   return wide ? mx::kHopperF16Accumulator : mx::kHopperFp8Accumulator;
 }
 
-std::uint32_t mma_type_bytes(mx::MmaType type) {
-  switch (type) {
-    case mx::MmaType::kE4M3:
-    case mx::MmaType::kE5M2:
-      return 1;
-    case mx::MmaType::kF16:
-    case mx::MmaType::kBF16:
-      return 2;
-    case mx::MmaType::kTF32:
-      return 4;
-    default:
-      unsupported("matrix operand type", std::string(mma_type_name(type)));
-  }
-}
-
-std::string_view mma_type_name(mx::MmaType type) {
-  constexpr std::string_view kNames[] = {"e4m3", "e5m2", "e2m3", "e3m2",
-                                         "e2m1", "f16",  "bf16", "tf32"};
-  return kNames[static_cast<int>(type)];
-}
-
-void decode_multiplicand(std::span<const std::byte> raw, bool negate, Multiplicand& out) {
-  const std::size_t count = std::size_t{out.rows} * out.k;
-  if (raw.size() != count * mma_type_bytes(out.type)) {
-    fault("mma operand", fmt::format("{} {} elements", count, mma_type_name(out.type)),
-          fmt::format("{} bytes", raw.size()));
-  }
-  out.values.resize(count);
-  switch (out.type) {
-    case mx::MmaType::kE4M3:
-      decode_all<std::uint8_t>(raw, out.values, [](std::uint8_t code) { return kE4M3[code]; });
-      break;
-    case mx::MmaType::kE5M2:
-      decode_all<std::uint8_t>(raw, out.values, [](std::uint8_t code) { return kE5M2[code]; });
-      break;
-    case mx::MmaType::kF16:
-      decode_all<std::uint16_t>(raw, out.values, mx::decode_f16);
-      break;
-    case mx::MmaType::kBF16:
-      decode_all<std::uint16_t>(raw, out.values, mx::decode_bf16);
-      break;
-    default:
-      decode_all<std::uint32_t>(
-          raw, out.values, [](std::uint32_t bits) { return mx::bits_float(bits & 0xFFFFE000u); });
-  }
-  if (negate) {
-    for (float& value : out.values) value = -value;
-  }
-}
-
 void MmaUnit::f32(const Multiplicand& a, const Multiplicand& b, bool accumulate, std::span<float> d,
                   const BlockScales& scales) {
-  run_tile<F32Result>(mode_, packed_, a, b, accumulate, d, scales);
+  packed_.check(a, b, d.size(), scales);
+  run_tile<F32Result>(mode_, packed_, a, b, accumulate, row_major(d, b.rows), scales);
 }
 
 void MmaUnit::f16(const Multiplicand& a, const Multiplicand& b, bool accumulate,
                   std::span<std::uint16_t> d) {
-  run_tile<F16Result>(mode_, packed_, a, b, accumulate, d, {});
+  packed_.check(a, b, d.size(), {});
+  run_tile<F16Result>(mode_, packed_, a, b, accumulate, row_major(d, b.rows), {});
+}
+
+void MmaUnit::words(const Multiplicand& a, const Multiplicand& b, bool accumulate,
+                    AccumulatorType type, const AccumulatorView<std::uint32_t>& d,
+                    const BlockScales& scales) {
+  packed_.check(a, b, std::size_t{a.rows} * b.rows, scales);
+  if (type == AccumulatorType::kF16) {
+    run_tile<F16Result>(mode_, packed_, a, b, accumulate, d, scales);
+  } else {
+    run_tile<F32Result>(mode_, packed_, a, b, accumulate, d, scales);
+  }
 }
 
 void mma_s32(const IntMultiplicand& a, const IntMultiplicand& b, bool accumulate, bool saturate,

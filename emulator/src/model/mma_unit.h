@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/mma_operand.h"
+#include "model/mma_pack.h"
 #include "mx/tensor_core.h"
 
 /// The matrix unit: D[m][n] = A*B + D for decoded multiplicands, one instruction at a time, with
@@ -24,38 +26,13 @@ mx::AccumulatorRule accumulator_rule(ArithmeticMode mode, mx::MmaType a);
 
 enum class AccumulatorType : std::uint8_t { kF16, kF32, kS32 };
 
-/// Bytes of an element in shared memory and registers; packed 4 and 6-bit types are not modelled.
-std::uint32_t mma_type_bytes(mx::MmaType type);
-std::string_view mma_type_name(mx::MmaType type);
-
-/// One multiplicand, decoded: `values` is [rows][k], rows counting M or N.
-struct Multiplicand {
-  mx::MmaType type = mx::MmaType::kE4M3;
-  std::uint32_t rows = 0;
-  std::uint32_t k = 0;
-  std::vector<float> values;
-};
-/// Decodes [rows][k] elements into out.values; type, rows and k are set. TF32 drops its low 13
-/// bits. `negate` turns every sign.
-void decode_multiplicand(std::span<const std::byte> raw, bool negate, Multiplicand& out);
-
-/// E8M0 scales, one for each row of A and of B (a block is the whole K); empty = none.
-struct BlockScales {
-  std::span<const std::uint8_t> a;
-  std::span<const std::uint8_t> b;
-};
-
-/// Both multiplicands as the kernels want them (scratch of a MmaUnit).
-struct PackedOperands {
-  std::uint32_t cols = 0;                ///< rows of B, padded to 16
-  std::vector<float> a;                  ///< [m padded to 4][k]: values, or significands
-  std::vector<float> b;                  ///< [k][cols]
-  std::vector<std::int32_t> a_exponent;  ///< beside them, for the rules that align
-  std::vector<std::int32_t> b_exponent;
-  std::vector<std::uint8_t> a_special;  ///< rows with a NaN, an infinity or a NaN scale
-  std::vector<std::uint8_t> b_special;  ///< padded to 16
-  std::vector<std::int32_t> a_scale;    ///< exponents of the block scales
-  std::vector<std::int32_t> b_scale;
+/// Where an accumulator lies: element (row, col) is data[row * row_stride + col / 16 * block_stride
+/// + col % 16].
+template <class Word>
+struct AccumulatorView {
+  Word* data = nullptr;
+  std::size_t row_stride = 0;
+  std::size_t block_stride = 16;
 };
 
 /// Keeps scratch buffers: one unit for each host thread.
@@ -71,6 +48,10 @@ class MmaUnit {
            const BlockScales& scales = {});
   void f16(const Multiplicand& a, const Multiplicand& b, bool accumulate,
            std::span<std::uint16_t> d);
+  /// The same on 32-bit words, as tensor memory holds them: FP32, or FP16 in the low half (the high
+  /// one becomes 0).
+  void words(const Multiplicand& a, const Multiplicand& b, bool accumulate, AccumulatorType type,
+             const AccumulatorView<std::uint32_t>& d, const BlockScales& scales);
 
  private:
   ArithmeticMode mode_;

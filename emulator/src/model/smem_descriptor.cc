@@ -44,6 +44,21 @@ struct Chunk {
   std::uint32_t byte = 0;  ///< offset inside the row
 };
 
+void check_end(std::uint64_t end, std::uint64_t smem_bytes) {
+  if (end > smem_bytes) {
+    fault("matrix operand", fmt::format("bytes below {:#x} (the CTA's shared memory)", smem_bytes),
+          fmt::format("an operand that ends at {:#x}", end));
+  }
+}
+
+// Chunks are 16-byte aligned, so that their bits lie in one word.
+bool is_written(const SmemView& smem, const Chunk& chunk) {
+  if (smem.written == nullptr) return true;
+  const std::uint64_t bits = smem.written[chunk.address / 64] >> (chunk.address % 64);
+  const std::uint64_t wanted = (std::uint64_t{1} << chunk.size) - 1;
+  return (bits & wanted) == wanted;
+}
+
 template <class Visit>
 void each_chunk(const MatrixDescriptor& desc, const OperandShape& shape, Visit visit) {
   const std::uint32_t rows = shape.major == Major::kK ? shape.mn : shape.k;
@@ -106,8 +121,7 @@ MatrixDescriptor decode_tcgen05_descriptor(std::uint64_t bits) {
   return desc;
 }
 
-void check_operand(const MatrixDescriptor& desc, const OperandShape& shape,
-                   std::uint64_t smem_bytes) {
+void check_layout(const MatrixDescriptor& desc, const OperandShape& shape) {
   const bool atom32 = desc.swizzle == Swizzle::k128BAtom32;
   const bool wide_mn = shape.major == Major::kMN && shape.elem_bytes == 4;
   if (atom32 != wide_mn) {
@@ -131,14 +145,16 @@ void check_operand(const MatrixDescriptor& desc, const OperandShape& shape,
             fmt::format("{:#x}, offset {} in its row", desc.start, desc.start % width));
     }
   }
+}
+
+void check_operand(const MatrixDescriptor& desc, const OperandShape& shape,
+                   std::uint64_t smem_bytes) {
+  check_layout(desc, shape);
   std::uint64_t last = 0;
   each_chunk(desc, shape, [&](const Chunk& chunk) {
     last = std::max<std::uint64_t>(last, std::uint64_t{chunk.address} + chunk.size);
   });
-  if (last > smem_bytes) {
-    fault("matrix operand", fmt::format("bytes below {:#x} (the CTA's shared memory)", smem_bytes),
-          fmt::format("an operand that ends at {:#x}", last));
-  }
+  check_end(last, smem_bytes);
 }
 
 std::vector<ByteRange> operand_ranges(const MatrixDescriptor& desc, const OperandShape& shape) {
@@ -157,11 +173,16 @@ std::vector<ByteRange> operand_ranges(const MatrixDescriptor& desc, const Operan
   return ranges;
 }
 
-void fetch_operand(const MatrixDescriptor& desc, const OperandShape& shape,
-                   std::span<const std::byte> smem, std::span<std::byte> out) {
+void fetch_operand(const MatrixDescriptor& desc, const OperandShape& shape, const SmemView& smem,
+                   std::span<std::byte> out) {
   const std::uint32_t elem = shape.elem_bytes;
   each_chunk(desc, shape, [&](const Chunk& chunk) {
-    const std::byte* from = smem.data() + chunk.address;
+    check_end(std::uint64_t{chunk.address} + chunk.size, smem.bytes.size());
+    if (!is_written(smem, chunk)) {
+      fault("matrix operand in shared memory", "bytes that somebody wrote",
+            fmt::format("offset {}, {} bytes", chunk.address, chunk.size));
+    }
+    const std::byte* from = smem.bytes.data() + chunk.address;
     if (shape.major == Major::kK) {
       std::memcpy(out.data() + std::size_t{chunk.row} * shape.k * elem + chunk.byte, from,
                   chunk.size);

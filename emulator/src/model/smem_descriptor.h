@@ -65,16 +65,24 @@ constexpr std::uint32_t element_address(const MatrixDescriptor& desc, const Oper
 
 /// Errors: the 32-byte-atom swizzle with anything but MN-major 32-bit elements; a start that is not
 /// on the first line of the swizzle's pattern although the base offset is 0; a row that crosses
-/// the swizzle width; bytes at or beyond `smem_bytes`.
+/// the swizzle width.
+void check_layout(const MatrixDescriptor& desc, const OperandShape& shape);
+/// The same, and bytes at or beyond `smem_bytes`.
 void check_operand(const MatrixDescriptor& desc, const OperandShape& shape,
                    std::uint64_t smem_bytes);
 
 /// The bytes that the operand covers, ascending, neighbours joined.
 std::vector<ByteRange> operand_ranges(const MatrixDescriptor& desc, const OperandShape& shape);
 
-/// Copies the elements to `out`, [mn][k] without gaps. The operand has been checked against
-/// smem.size().
-void fetch_operand(const MatrixDescriptor& desc, const OperandShape& shape,
-                   std::span<const std::byte> smem, std::span<std::byte> out);
+/// The shared memory of a CTA, and which of its bytes were written (one bit each; null: all).
+struct SmemView {
+  std::span<const std::byte> bytes;
+  const std::uint64_t* written = nullptr;
+};
+
+/// Copies the elements to `out`, [mn][k] without gaps. Errors: bytes beyond the shared memory, or
+/// never written; check_layout() finds the rest.
+void fetch_operand(const MatrixDescriptor& desc, const OperandShape& shape, const SmemView& smem,
+                   std::span<std::byte> out);
 
 }  // namespace mxfa::emu::model

@@ -59,7 +59,7 @@ std::vector<std::byte> fetch(const MatrixDescriptor& desc, const OperandShape& s
                              std::span<const std::byte> smem) {
   check_operand(desc, shape, smem.size());
   std::vector<std::byte> raw(std::size_t{shape.mn} * kKBytes);
-  fetch_operand(desc, shape, smem, raw);
+  fetch_operand(desc, shape, {smem}, raw);
   return raw;
 }
 

@@ -23,6 +23,8 @@ using enum OpClass;
 #define MXEMU_CACHE "[ca|cg|cs|lu|cv|wb|wt]-"
 #define MXEMU_COMPARE_FLOAT "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
 #define MXEMU_GROUP "cta_group::1|cta_group::2"
+#define MXEMU_COLLECTOR \
+  "[collector::a::fill|collector::a::use|collector::a::lastuse|collector::a::discard]"
 #define MXEMU_TMEM_SHAPE "16x64b|16x128b|16x256b|32x32b|16x32bx2"
 #define MXEMU_BOOL "[and|or|xor]-"
 
@@ -312,7 +314,8 @@ constexpr auto kAsync = std::to_array<OpcodeSpec>({
      "add|min|max|inc|dec|and|or|xor u32|s32|u64|b32",
      "*", kBulkCopy},
     {"cp async bulk tensor 1d|2d|3d|4d|5d shared::cta|shared::cluster global [tile] "
-     "mbarrier::complete_tx::bytes [multicast::cluster] [cta_group::1] [L2::cache_hint]-",
+     "mbarrier::complete_tx::bytes [multicast::cluster] [cta_group::1|cta_group::2] "
+     "[L2::cache_hint]-",
      "*", kBulkCopy},
     {"cp async bulk tensor 1d|2d|3d|4d|5d global shared::cta [tile] bulk_group [L2::cache_hint]-",
      "*", kBulkCopy},
@@ -351,6 +354,21 @@ constexpr auto kTensor = std::to_array<OpcodeSpec>({
      Sync::kAligned},
     {"tcgen05 wait::ld|wait::st sync aligned", "", kTcgen05, Sync::kAligned},
     {"tcgen05 fence::before_thread_sync|fence::after_thread_sync", "", kTcgen05},
+    {"tcgen05 cp " MXEMU_GROUP " 128x256b|128x128b [b8x16] [b4x16_p64|b6x16_p32]", "*", kTcgen05},
+    {"tcgen05 cp " MXEMU_GROUP " 64x128b warpx2::02_13|warpx2::01_23 [b8x16] [b4x16_p64|b6x16_p32]",
+     "*", kTcgen05},
+    {"tcgen05 cp " MXEMU_GROUP " warpx2::02_13|warpx2::01_23 64x128b [b8x16] [b4x16_p64|b6x16_p32]",
+     "*", kTcgen05},
+    {"tcgen05 cp " MXEMU_GROUP " 32x128b warpx4 [b8x16] [b4x16_p64|b6x16_p32]", "*", kTcgen05},
+    {"tcgen05 cp " MXEMU_GROUP " warpx4 32x128b [b8x16] [b4x16_p64|b6x16_p32]", "*", kTcgen05},
+    {"tcgen05 mma " MXEMU_GROUP " kind::f16|kind::tf32|kind::f8f6f4 " MXEMU_COLLECTOR, "*",
+     kTcgen05},
+    {"tcgen05 mma " MXEMU_GROUP
+     " kind::mxf8f6f4 block_scale [block32|scale_vec::1X] " MXEMU_COLLECTOR,
+     "*", kTcgen05},
+    {"tcgen05 commit " MXEMU_GROUP
+     " mbarrier::arrive::one [shared::cluster]- [multicast::cluster] b64",
+     "*", kTcgen05},
 });
 
 #undef MXEMU_INT
@@ -365,6 +383,7 @@ constexpr auto kTensor = std::to_array<OpcodeSpec>({
 #undef MXEMU_CACHE
 #undef MXEMU_COMPARE_FLOAT
 #undef MXEMU_GROUP
+#undef MXEMU_COLLECTOR
 #undef MXEMU_TMEM_SHAPE
 #undef MXEMU_BOOL
 

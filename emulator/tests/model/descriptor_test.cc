@@ -191,7 +191,7 @@ TEST(CheckOperand, FindsBadGeometry) {
 void expect_fetch_and_ranges(const MatrixDescriptor& d, const OperandShape& shape,
                              std::span<const std::byte> smem) {
   std::vector<std::byte> got(shape.mn * 32);
-  fetch_operand(d, shape, smem, got);
+  fetch_operand(d, shape, {smem}, got);
   std::set<std::uint32_t> want_bytes;
   for (std::uint32_t i = 0; i < shape.mn * shape.k; ++i) {
     const std::uint32_t address = element_address(d, shape, i / shape.k, i % shape.k);
@@ -238,10 +238,10 @@ TEST(Operand, OnePayloadTwoUses) {
   std::vector<std::byte> rows(128 * 32), columns(128 * 32);
   for (std::uint32_t step = 0; step < 4; ++step) {
     d.start = step * 32;
-    fetch_operand(d, {Major::kK, 128, 32, 1}, smem, rows);
+    fetch_operand(d, {Major::kK, 128, 32, 1}, {smem}, rows);
     for (std::uint32_t other = 0; other < 4; ++other) {
       d.start = other * 4096;
-      fetch_operand(d, {Major::kMN, 128, 32, 1}, smem, columns);
+      fetch_operand(d, {Major::kMN, 128, 32, 1}, {smem}, columns);
       for (std::uint32_t r = 0; r < 32; ++r) {
         for (std::uint32_t c = 0; c < 32; ++c) {
           // Row 32*other + r, column 32*step + c of the tile, seen both ways.
@@ -330,7 +330,7 @@ TEST(InstructionDescriptor, Shapes) {
   expect_fault([] { decode_instruction_descriptor(MmaKind::kF16, 0x08200494, 1); },
                "not modelled: sparsity");
   expect_fault([] { decode_instruction_descriptor(MmaKind::kF16, 0x08200480, 1); },
-               "format of D: expected 1 (f32) for bf16 operands, got 0");
+               "format of D: expected 1 (f32) for bf16 and tf32 operands, got 0");
 }
 
 }  // namespace

@@ -51,8 +51,8 @@ struct Random {
   }
 };
 
-constexpr MmaType kTypes[] = {MmaType::kE4M3, MmaType::kE5M2, MmaType::kF16, MmaType::kBF16,
-                              MmaType::kTF32};
+constexpr MmaType kTypes[] = {MmaType::kE4M3, MmaType::kE5M2, MmaType::kE2M3, MmaType::kE3M2,
+                              MmaType::kE2M1, MmaType::kF16,  MmaType::kBF16, MmaType::kTF32};
 constexpr ArithmeticMode kModes[] = {ArithmeticMode::kExact, ArithmeticMode::kHopper,
                                      ArithmeticMode::kBlackwell};
 
@@ -285,7 +285,6 @@ TEST(MmaUnit, BadOperands) {
   expect_fault([&] { unit.f32(a, a, true, std::span(d).first(3)); }, "mma accumulator");
   const std::vector<std::uint8_t> scales(3);
   expect_fault([&] { unit.f32(a, a, true, d, {scales, {}}); }, "mma scales");
-  expect_fault([] { mma_type_bytes(MmaType::kE2M1); }, "not modelled: e2m1");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "model/tcgen05.h"
+#include "model/tcgen05_cp.h"
 
 #include <gtest/gtest.h>
 
@@ -9,12 +9,23 @@
 #include <vector>
 
 #include "expect_fault.h"
+#include "model/tcgen05_mma.h"
 #include "mx/bits.h"
 #include "mx/fp8.h"
 #include "mx/scale_layout.h"
 
 namespace mxfa::emu::model {
 namespace {
+
+void copy(CpShape shape, std::uint32_t address, const MatrixDescriptor& source,
+          std::span<const std::byte> smem, TensorMemory& tmem) {
+  tcgen05_cp({shape, CpFormat::kPlain, address, source}, {smem}, tmem);
+}
+MmaReport multiply(const Tcgen05Mma& mma, std::span<const std::byte> smem, TensorMemory& tmem,
+                   MmaUnit& unit) {
+  const MmaCta cta{{smem}, &tmem};
+  return tcgen05_mma(mma, {&cta, 1}, unit);
+}
 
 TEST(Tcgen05Cp, LanesOfEveryShape) {
   // Source rows by destination lane, written out from the names of the shapes.
@@ -42,7 +53,6 @@ TEST(Tcgen05Cp, LanesOfEveryShape) {
     }
     EXPECT_EQ(reached.size(), 128u);
   }
-  expect_fault([] { cp_rows(CpShape::k4x256b); }, "not modelled: .4x256b");
 }
 
 TEST(Tcgen05Cp, ScaleAtomLandsAsBlockScalingWantsIt) {
@@ -53,7 +63,7 @@ TEST(Tcgen05Cp, ScaleAtomLandsAsBlockScalingWantsIt) {
   tmem.alloc(32);
   const std::uint32_t atom = 1024;
   const auto desc = decode_tcgen05_descriptor(0x0000400800000000 | atom >> 4);
-  tcgen05_cp(CpShape::k32x128bWarpx4, 8, desc, smem, tmem);
+  copy(CpShape::k32x128bWarpx4, 8, desc, smem, tmem);
   const mx::TiledScaleLayout layout{128, 4};
   for (std::uint32_t row = 0; row < 128; ++row) {
     for (std::uint32_t block = 0; block < 4; ++block) {
@@ -64,11 +74,11 @@ TEST(Tcgen05Cp, ScaleAtomLandsAsBlockScalingWantsIt) {
       }
     }
   }
-  EXPECT_EQ(cp_writes(CpShape::k32x128bWarpx4, 8), (std::vector<TmemRange>{{0, 128, 8, 4}}));
-  expect_fault([&] { tcgen05_cp(CpShape::k32x128bWarpx4, 6, desc, smem, tmem); },
-               "a multiple of 4");
-  expect_fault([&] { tcgen05_cp(CpShape::k32x128bWarpx4, 1u << 21, desc, smem, tmem); }, "lane 0");
-  expect_fault([&] { tcgen05_cp(CpShape::k32x128bWarpx4, 32, desc, smem, tmem); },
+  EXPECT_EQ(cp_writes({CpShape::k32x128bWarpx4, CpFormat::kPlain, 8, desc}),
+            (TmemRange{0, 128, 8, 4}));
+  expect_fault([&] { copy(CpShape::k32x128bWarpx4, 6, desc, smem, tmem); }, "a multiple of 4");
+  expect_fault([&] { copy(CpShape::k32x128bWarpx4, 1u << 21, desc, smem, tmem); }, "lane 0");
+  expect_fault([&] { copy(CpShape::k32x128bWarpx4, 32, desc, smem, tmem); },
                "allocated tensor memory");
 }
 
@@ -79,7 +89,7 @@ TEST(Tcgen05Cp, WideRows) {
   tmem.alloc(32);
   // No swizzle: 16-byte columns of all rows one after another, 2048 bytes apart.
   const auto desc = decode_tcgen05_descriptor(0x0000400800800000);
-  tcgen05_cp(CpShape::k128x256b, 0, desc, smem, tmem);
+  copy(CpShape::k128x256b, 0, desc, smem, tmem);
   for (std::uint32_t row = 0; row < 128; ++row) {
     for (std::uint32_t byte = 0; byte < 32; ++byte) {
       const std::uint32_t word = tmem.read(row, byte / 4);
@@ -138,10 +148,10 @@ TEST(Tcgen05Mma, WorkedExampleOfTheForwardPass) {
   tmem.alloc(512);
   MmaUnit unit(ArithmeticMode::kExact);
   const std::uint32_t d = 128, sfa = 0, sfb = 4;
-  tcgen05_cp(CpShape::k32x128bWarpx4, sfa,
-             decode_tcgen05_descriptor(0x0000400800000000 | kSfQ >> 4), smem, tmem);
-  tcgen05_cp(CpShape::k32x128bWarpx4, sfb,
-             decode_tcgen05_descriptor(0x0000400800000000 | kSfK >> 4), smem, tmem);
+  copy(CpShape::k32x128bWarpx4, sfa, decode_tcgen05_descriptor(0x0000400800000000 | kSfQ >> 4),
+       smem, tmem);
+  copy(CpShape::k32x128bWarpx4, sfb, decode_tcgen05_descriptor(0x0000400800000000 | kSfK >> 4),
+       smem, tmem);
   for (std::uint32_t j = 0; j < 4; ++j) {
     Tcgen05Mma mma;
     mma.idesc = decode_instruction_descriptor(MmaKind::kMxF8F6F4, 0x08A00000 | j << 29 | j << 4, 1);
@@ -151,7 +161,7 @@ TEST(Tcgen05Mma, WorkedExampleOfTheForwardPass) {
     mma.enable_input_d = j > 0;
     mma.sfa = sfa | j << 30;  // the two top bits do not count
     mma.sfb = sfb;
-    EXPECT_FALSE(tcgen05_mma(mma, smem, tmem, unit).nan_scale);
+    EXPECT_FALSE(multiply(mma, smem, tmem, unit).nan_scale);
   }
   for (std::uint32_t m = 0; m < 128; ++m) {
     for (std::uint32_t n = 0; n < 128; ++n) {
@@ -200,7 +210,7 @@ TEST(Tcgen05Mma, PInTensorMemoryTimesRowMajorV) {
     mma.enable_input_d = j > 0;
     mma.sfa = sfa;
     mma.sfb = sfb;
-    tcgen05_mma(mma, smem, tmem, unit);
+    multiply(mma, smem, tmem, unit);
   }
   for (std::uint32_t m = 0; m < 128; ++m) {
     for (std::uint32_t n = 0; n < 128; ++n) {
@@ -264,7 +274,7 @@ TEST(Tcgen05Mma, Bf16WithM64UsesHalfOfTheLanes) {
       mma.b = plain(16384, 24);
       mma.disable_lanes[2] = 1u << (base_lane + 3);  // row 35
       MmaUnit unit(ArithmeticMode::kBlackwell);
-      tcgen05_mma(mma, smem, tmem, unit);
+      multiply(mma, smem, tmem, unit);
       for (std::uint32_t cell = 0; cell < 128 * 24; ++cell) {
         const std::uint32_t lane = cell / 24, n = cell % 24, within = lane % 32;
         const bool used = within / 16 * 16 == base_lane;
@@ -302,7 +312,7 @@ TEST(Tcgen05Mma, HalfAccumulatorAndScaledInput) {
     mma.b = plain(16384, 16);
     mma.scale_input_d = 2;
     MmaUnit unit(ArithmeticMode::kExact);
-    tcgen05_mma(mma, smem, tmem, unit);
+    multiply(mma, smem, tmem, unit);
     const float want = 8.0f / 4 - 16 * 2.0f;  // A is negated
     EXPECT_EQ(tmem.read(77, 9), half ? mx::encode_f16(want) : mx::float_bits(want));
   }
@@ -332,7 +342,7 @@ TEST(Tcgen05Mma, RangesAndMisuse) {
   const auto run = [&](const std::function<void(Tcgen05Mma&)>& spoil) {
     Tcgen05Mma mma = good;
     spoil(mma);
-    return message_of([&] { tcgen05_mma(mma, smem, tmem, unit); });
+    return message_of([&] { multiply(mma, smem, tmem, unit); });
   };
   EXPECT_EQ(run([](Tcgen05Mma&) {}), "no error");
   const struct {
@@ -359,15 +369,18 @@ TEST(Tcgen05Mma, RangesAndMisuse) {
          m.idesc.major_a = Major::kMN;
        },
        "transpose of A"},
-      {[](Tcgen05Mma& m) { m.idesc.a = mx::MmaType::kE2M1; }, "not modelled: e2m1"},
-      {[](Tcgen05Mma& m) { m.idesc.m = 256; }, "not modelled: M = 256"},
+      {[](Tcgen05Mma& m) {
+         m.idesc.m = 256;
+         m.idesc.cta_group = 2;
+       },
+       "tcgen05.mma CTAs: expected 2, got 1"},
   };
   for (const auto& one : cases) {
     const std::string text = run(one.spoil);
     EXPECT_NE(text.find(one.message), std::string::npos) << text << "\nwanted " << one.message;
   }
   tmem.write(70, 5, 0x7F7F7F80);  // B row 38 in quarter 2 differs, in byte 0 only
-  EXPECT_NE(run([](Tcgen05Mma&) {}).find("row 38: 0x7f in quarter 0, 0x80 in quarter 2"),
+  EXPECT_NE(run([](Tcgen05Mma&) {}).find("lane 6 column 5: 0x7f in quarter 0, 0x80 in quarter 2"),
             std::string::npos);
   EXPECT_EQ(run([](Tcgen05Mma& m) { m.idesc.sf_id_b = 1; }), "no error");
 }
@@ -390,7 +403,7 @@ TEST(Tcgen05Mma, NanScalesPoisonTheirRow) {
   mma.enable_input_d = false;
   mma.sfb = 4;
   MmaUnit unit(ArithmeticMode::kBlackwell);
-  EXPECT_TRUE(tcgen05_mma(mma, smem, tmem, unit).nan_scale);
+  EXPECT_TRUE(multiply(mma, smem, tmem, unit).nan_scale);
   EXPECT_EQ(tmem.read(40, 130), 0x7FFFFFFFu);
   EXPECT_EQ(mx::bits_float(tmem.read(41, 130)), 32.0f);
 }
