@@ -78,6 +78,19 @@ inline std::string write_registers(const std::string& prefix, U32 count, U32 fir
   return text;
 }
 
+/// All of tensor memory, by 32x32b loads of 128 columns: out[chunk][thread][column].
+inline std::string dump_tensor_memory(U32 first_column = 0) {
+  std::string text;
+  for (U32 chunk = first_column / 128; chunk < 4; ++chunk) {
+    text += fmt::format(
+                "  tcgen05.ld.sync.aligned.32x32b.x128.b32 {}, [%taddr+{}];\n"
+                "  tcgen05.wait::ld.sync.aligned;\n",
+                register_list("%v", 128), 128 * chunk) +
+            write_registers("%v", 128, chunk);
+  }
+  return text;
+}
+
 /// Runs `ptx` with one block and returns the output.
 inline std::vector<U32> run_tensor_kernel(const std::string& ptx, std::size_t size,
                                           const LaunchOptions& options = {}, U32 threads = 128) {

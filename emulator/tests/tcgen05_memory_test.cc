@@ -76,18 +76,6 @@ TEST(Tcgen05Memory, LoadsOfEveryShape) {
   }
 }
 
-/// All of tensor memory, by 32x32b loads of 128 columns: out[chunk][thread][column].
-std::string dump_tensor_memory() {
-  std::string text;
-  for (U32 chunk = 0; chunk < 4; ++chunk) {
-    text += fmt::format(
-                "  tcgen05.ld.sync.aligned.32x32b.x128.b32 {}, [%taddr+{}];\n"
-                "  tcgen05.wait::ld.sync.aligned;\n",
-                register_list("%v", 128), 128 * chunk) +
-            write_registers("%v", 128, chunk);
-  }
-  return text;
-}
 U32 dumped(const std::vector<U32>& out, U32 lane, U32 column) {
   return out[(column / 128 * 128 + lane) * 128 + column % 128];
 }

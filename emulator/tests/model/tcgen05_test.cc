@@ -385,6 +385,68 @@ TEST(Tcgen05Mma, RangesAndMisuse) {
   EXPECT_EQ(run([](Tcgen05Mma& m) { m.idesc.sf_id_b = 1; }), "no error");
 }
 
+// All codes and scales, NaNs included, in tensor memory's own layout, against the definition of one
+// element.
+TEST(Tcgen05Mma, EveryModeEqualsTheScalarDefinition) {
+  std::mt19937 rng(8);
+  std::vector<std::byte> smem(65536);
+  for (auto& byte : smem) byte = static_cast<std::byte>(rng() % 64 == 0 ? rng() : rng() % 0x70);
+  for (const ArithmeticMode mode : {ArithmeticMode::kExact, ArithmeticMode::kBlackwell}) {
+    for (const std::uint32_t m : {128u, 64u}) {
+      const bool scaled = m == 128;
+      TensorMemory tmem;
+      tmem.alloc(128);
+      for (std::uint32_t cell = 0; cell < 128 * 128; ++cell) {
+        const std::uint32_t lane = cell / 128, column = cell % 128;
+        std::uint32_t word = (110 + (lane % 32 * 7 + column) % 30) * 0x01010101u;
+        if (column >= 64) word = (127 + rng() % 20) << 23 | (rng() & 0x807FFFFF);
+        if (column == 70 && lane == 77) word = 0x7F800000;
+        if (column == 3 && lane % 32 == 9) word = 0xFFFFFFFF;
+        tmem.write(lane, column, word);
+      }
+      TensorMemory before = tmem;
+      Tcgen05Mma mma;
+      mma.idesc = decode_instruction_descriptor(
+          scaled ? MmaKind::kMxF8F6F4 : MmaKind::kF8F6F4,
+          1u << 10 | 4u << 17 | (m / 16) << 24 | (scaled ? 1u << 23 : 1u << 4), 1);  // N = 32
+      mma.d = 64;
+      mma.a = plain(0, m);
+      mma.b = plain(32768, 32);
+      mma.sfb = 4;
+      MmaUnit unit(mode);
+      multiply(mma, smem, tmem, unit);
+      const auto codes = [&](std::uint32_t base, std::uint32_t rows, std::uint32_t row,
+                             mx::MmaType type) {
+        std::vector<std::byte> raw;
+        for (std::uint32_t k = 0; k < 32; ++k) {
+          raw.push_back(smem[base + k / 16 * rows * 16 + row * 16 + k % 16]);
+        }
+        Multiplicand one{type, 1, 32, {}};
+        decode_multiplicand(raw, false, one);
+        return one.values;
+      };
+      for (std::uint32_t i = 0; i < m * 32; ++i) {
+        const std::uint32_t row = i / 32, n = i % 32;
+        const std::uint32_t lane = m == 128 ? row : row % 16 + row / 16 * 32;
+        mx::MmaElement one{mx::MmaType::kE4M3, mx::MmaType::kE5M2,
+                           accumulator_rule(mode, mx::MmaType::kE4M3), 0};
+        bool nan = false;
+        if (scaled) {
+          const std::uint32_t sa = before.read(row % 32, row / 32) & 0xFF;
+          const std::uint32_t sb = before.read(n, 4) & 0xFF;
+          nan = sa == 255 || sb == 255;
+          one.scale_exponent = static_cast<int>(sa + sb) - 254;
+        }
+        const float c = mx::bits_float(before.read(lane, 64 + n));
+        const float want = one.f32(codes(0, m, row, mx::MmaType::kE4M3),
+                                   codes(32768, 32, n, mx::MmaType::kE5M2), c);
+        ASSERT_EQ(tmem.read(lane, 64 + n), nan ? 0x7FFFFFFFu : mx::float_bits(want))
+            << arithmetic_mode_name(mode) << " m " << row << " n " << n;
+      }
+    }
+  }
+}
+
 TEST(Tcgen05Mma, NanScalesPoisonTheirRow) {
   std::vector<std::byte> smem(65536, static_cast<std::byte>(0x38));  // 1.0
   TensorMemory tmem;
