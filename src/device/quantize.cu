@@ -40,6 +40,7 @@ struct SmemPlan {
   Ring<kStages> ring;
 };
 static_assert(sizeof(SmemPlan) <= kQuantizeSmemBytes);
+static_assert(kStages >= kTeams, "Ring::wait_turn");
 static_assert(kQuantizeThreads == (kProducerWarp + 1) * 32);
 
 /// Loads tiles. Waits on ring.empty, signals ring.full, owns the order of work.
@@ -374,7 +375,7 @@ struct Consumer {
     int buffer = 0;
     for (std::int64_t work = blockIdx.x + std::int64_t{team} * gridDim.x; work < works;
          work += std::int64_t{kTeams} * gridDim.x) {
-      wait(smem.ring.full[state.stage], state.phase);
+      smem.ring.wait_turn(state);
       const Tile current = smem.tiles[state.stage];
       tile(current, state.stage, buffer);
       buffer ^= 1;

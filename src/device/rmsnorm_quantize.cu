@@ -356,7 +356,7 @@ struct Consumer {
     for (int tile = work.tile; tile < work.tiles; tile += work.stride) {
       wait(smem.tiles.empty[tile_state.stage], tile_state.phase ^ 1);
       for (int s = team; s < kSquaresPerTile; s += C::kTeams) {
-        wait(smem.rows.full[state.stage], state.phase);
+        smem.rows.wait_turn(state);
         const std::int64_t row0 = std::int64_t{tile} * mx::kAtomRows + s * kSquareRows;
         if (work.cols == C::kChunkCols && row0 + kSquareRows <= params.rows) {
           square<true>(row0, state.stage, index, buffer);

@@ -210,8 +210,8 @@ void Builder::destination_any(int k, const ptx::Operand& operand) {
 }
 
 void Builder::predicate_source(int k, const ptx::Operand& operand) {
-  if (operand.kind == Kind::kInteger && (operand.value == 0 || operand.value == 1)) {
-    last().op[k] = operand.value == 1 ? 0 : 1;  // slot 0 is true
+  if (operand.kind == Kind::kInteger) {
+    last().op[k] = operand.value != 0 ? 0 : 1;  // slot 0 is true
     return;
   }
   if (operand.kind != Kind::kRegister || registers[operand.index].row != RowClass::kPredicate) {
