@@ -1,7 +1,9 @@
 #include "driver/driver.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <tuple>
 
 namespace mxfa::driver {
 namespace {
@@ -21,6 +23,34 @@ void Driver::LibraryCloser::operator()(void* handle) const {
   dlclose(handle);
 }
 
+template <class Call>
+Call Driver::find(const char* name) const {
+  return reinterpret_cast<Call>(dlsym(library_.get(), name));
+}
+
+// The emulator's own calls, emulator/include/mxemu/driver.h.
+void Driver::configure_emulator(const std::string& library) const {
+  const auto set = [&](const char* name, auto... values) {
+    const auto call = find<CUresult (*)(decltype(values)...)>(name);
+    if (call == nullptr) {
+      throw Error(ErrorKind::kDevice, fmt::format("driver: {} has no {}", library, name));
+    }
+    const CUresult result = call(values...);
+    if (result == CUDA_SUCCESS) return;
+    const char* report = "";
+    if (get_report_ != nullptr) get_report_(&report);
+    throw Error(ErrorKind::kDevice, fmt::format("driver: {}({}): {}", name,
+                                                fmt::join(std::tuple(values...), ", "), report));
+  };
+  const EmulatorOptions& emulator = options_.emulator;
+  set("mxemuSetArch", options_.arch.c_str());
+  set("mxemuSetDeviceCount", emulator.device_count);
+  set("mxemuSetMultiprocessorCount", emulator.multiprocessors);
+  set("mxemuSetSchedule", emulator.policy.c_str(), emulator.seed);
+  set("mxemuSetThreads", emulator.threads);
+  set("mxemuSetMemory", int{emulator.poison_memory}, int{emulator.check_uninitialised});
+}
+
 Driver::Driver(const DriverOptions& options) : options_(options) {
   const std::string name =
       options.library.empty() ? default_library(options.kind) : options.library;
@@ -29,19 +59,14 @@ Driver::Driver(const DriverOptions& options) : options_(options) {
     throw Error(ErrorKind::kDevice, fmt::format("driver: cannot open {}: {}", name, dlerror()));
   }
   if (options.kind == DriverKind::kEmulator) {
-    using SetArch = CUresult (*)(const char*);
-    const auto set_arch = reinterpret_cast<SetArch>(dlsym(library_.get(), "mxemuSetArch"));
-    if (set_arch == nullptr || set_arch(options.arch.c_str()) != CUDA_SUCCESS) {
-      throw Error(ErrorKind::kDevice,
-                  fmt::format("driver: {} does not emulate arch '{}'", name, options.arch));
-    }
+    get_report_ = find<CUresult (*)(const char**)>("mxemuGetReport");
+    configure_emulator(name);
   }
-#define MXFA_DRIVER_RESOLVE(call)                                                               \
-  table_.call =                                                                                 \
-      reinterpret_cast<decltype(table_.call)>(dlsym(library_.get(), MXFA_DRIVER_SYMBOL(call))); \
-  if (table_.call == nullptr) {                                                                 \
-    throw Error(ErrorKind::kDevice,                                                             \
-                fmt::format("driver: {} has no {}", name, MXFA_DRIVER_SYMBOL(call)));           \
+#define MXFA_DRIVER_RESOLVE(call)                                                     \
+  table_.call = find<decltype(table_.call)>(MXFA_DRIVER_SYMBOL(call));                \
+  if (table_.call == nullptr) {                                                       \
+    throw Error(ErrorKind::kDevice,                                                   \
+                fmt::format("driver: {} has no {}", name, MXFA_DRIVER_SYMBOL(call))); \
   }
   MXFA_DRIVER_FUNCTIONS(MXFA_DRIVER_RESOLVE)
 #undef MXFA_DRIVER_RESOLVE
@@ -68,10 +93,13 @@ void Driver::check(CUresult result, std::string_view call, SourceLocation where)
   const char* text = nullptr;
   table_.cuGetErrorName(result, &name);
   table_.cuGetErrorString(result, &text);
-  throw Error(ErrorKind::kDevice,
-              fmt::format("{}: {} ({})", call, name ? name : fmt::format("error {}", int(result)),
-                          text ? text : "unknown to the driver"),
-              where);
+  const char* report = "";
+  if (get_report_ != nullptr) get_report_(&report);
+  throw Error(
+      ErrorKind::kDevice,
+      fmt::format("{}: {} ({}){}{}", call, name ? name : fmt::format("error {}", int(result)),
+                  text ? text : "unknown to the driver", *report != 0 ? ": " : "", report),
+      where);
 }
 
 }  // namespace mxfa::driver

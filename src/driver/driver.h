@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,10 +17,24 @@ enum class DriverKind {
   kEmulator,  ///< libmxemu.so: no GPU needed
 };
 
+/// The machine that the emulator pretends to be. It is the process's: a Driver that asks for
+/// another arch or size while a device is in use is refused.
+struct EmulatorOptions {
+  int device_count = 1;
+  int multiprocessors = 0;        ///< SMs of a device; 0: as many as the architecture has
+  std::string policy = "random";  ///< order of what is not ordered: random, earliest, latest, lifo,
+                                  ///< starve
+  std::uint64_t seed = 0;         ///< the same seed and policy replay, on one thread
+  int threads = 1;                ///< host threads of a launch
+  bool poison_memory = true;      ///< fresh device memory is 0xFF, not zero
+  bool check_uninitialised = true;  ///< a kernel's read of bytes that nobody wrote is a fault
+};
+
 struct DriverOptions {
   DriverKind kind = DriverKind::kCuda;
   /// Architecture that the emulator pretends to be: sm_90a, sm_100a or sm_103a. Unused by kCuda.
   std::string arch = "sm_90a";
+  EmulatorOptions emulator;  ///< unused by kCuda
   /// The library to open; empty = the usual name by the loader's search path.
   std::string library;
 };
@@ -39,7 +54,8 @@ class Driver {
   /// As the driver reports it, 13000 for CUDA 13.0.
   int version() const;
 
-  /// Throws Error(kDevice) "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (out of memory)" unless success.
+  /// Throws Error(kDevice) "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (out of memory)" unless success;
+  /// the emulator adds what it found: which kernel, line, thread and access.
   void check(CUresult result, std::string_view call,
              SourceLocation where = SourceLocation::current()) const;
 
@@ -48,9 +64,15 @@ class Driver {
     void operator()(void* handle) const;
   };
 
+  void configure_emulator(const std::string& library) const;
+  /// The library's call of this name; null where it has none.
+  template <class Call>
+  Call find(const char* name) const;
+
   DriverOptions options_;
   std::unique_ptr<void, LibraryCloser> library_;
   FunctionTable table_;
+  CUresult (*get_report_)(const char** text) = nullptr;  ///< of the emulator
 };
 
 }  // namespace mxfa::driver

@@ -46,6 +46,8 @@ class LengthsTest(PlantedTest):
         self.expect_error("src/a.h", f"void f({five}, int g, int h, int i, int j);\n", ": 9")
         self.expect_error("src/a.cc", f"A::A({five}, int g, int h, int i, int j) : a_(a) {{}}\n",
                           "parameters of A: 9")
+        driver_call = f"CUresult cuCall({five}, int g, int h, int i, int j) {{}}\n"
+        self.expect_clean("emulator/driver/a.cc", driver_call)
 
     def test_template_parameters(self):
         self.expect_clean("src/a.h", "template <int A, class B = std::pair<int, int>, int C>\n"

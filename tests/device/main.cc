@@ -1,7 +1,9 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstring>
+#include <string>
+#include <string_view>
 
 #include "support/machine.h"
 
@@ -10,29 +12,48 @@ namespace {
 
 std::unique_ptr<Machine> opened;
 
+// Throws Error where an option is unknown.
+driver::DriverOptions parse(int argc, char** argv) {
+  driver::DriverOptions options;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string_view option = argv[i];
+    if (i + 1 == argc)
+      throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: no value", option));
+    const std::string value = argv[i + 1];
+    if (option == "--driver" && (value == "cuda" || value == "emulator")) {
+      options.kind = value == "cuda" ? driver::DriverKind::kCuda : driver::DriverKind::kEmulator;
+    } else if (option == "--arch") {
+      options.arch = value;
+    } else if (option == "--library") {
+      options.library = value;
+    } else if (option == "--policy") {
+      options.emulator.policy = value;
+    } else if (option == "--seed") {
+      options.emulator.seed = std::stoull(value);
+    } else if (option == "--threads") {
+      options.emulator.threads = std::stoi(value);
+    } else {
+      throw Error(ErrorKind::kInvalidArgument, fmt::format("{} {}: not known", option, value));
+    }
+  }
+  return options;
+}
+
 }  // namespace
 
 Machine& machine() { return *opened; }
 
 }  // namespace mxfa::testing
 
+/// device_tests [--driver cuda|emulator] [--arch sm_90a|sm_100a|sm_103a] [--policy P] [--seed N]
+/// [--threads N] [--library FILE]: exit status 3 where there is no such device.
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  mxfa::driver::DriverOptions options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--driver") == 0) {
-      options.kind = std::strcmp(argv[i + 1], "emulator") == 0 ? mxfa::driver::DriverKind::kEmulator
-                                                               : mxfa::driver::DriverKind::kCuda;
-    } else if (std::strcmp(argv[i], "--arch") == 0) {
-      options.arch = argv[i + 1];
-    } else if (std::strcmp(argv[i], "--library") == 0) {
-      options.library = argv[i + 1];
-    }
-  }
   if (!::testing::GTEST_FLAG(list_tests)) {
     try {
-      mxfa::testing::opened = std::make_unique<mxfa::testing::Machine>(options);
-    } catch (const mxfa::Error& error) {
+      mxfa::testing::opened =
+          std::make_unique<mxfa::testing::Machine>(mxfa::testing::parse(argc, argv));
+    } catch (const std::exception& error) {
       std::fprintf(stderr, "%s\n", error.what());
       return 3;
     }
