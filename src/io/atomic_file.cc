@@ -84,6 +84,16 @@ void AtomicFile::commit() {
 
 void check_writable(const std::string& path) { const AtomicFile probe(path); }
 
+bool is_same_file(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::equivalent(a, b, error) && !error) return true;
+  const fs::path canonical_a = fs::weakly_canonical(fs::absolute(a), error);
+  if (error) return a == b;
+  const fs::path canonical_b = fs::weakly_canonical(fs::absolute(b), error);
+  return error ? a == b : canonical_a == canonical_b;
+}
+
 void write_text_file(const std::string& path, std::string_view text) {
   AtomicFile file(path);
   file.write(text);

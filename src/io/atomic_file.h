@@ -35,6 +35,10 @@ class AtomicFile {
 /// long computation refuse a bad output path before it starts.
 void check_writable(const std::string& path);
 
+/// Whether two paths name one file, however they are spelt: through links, `.` and `..`; files that
+/// do not exist yet included.
+bool is_same_file(const std::string& a, const std::string& b);
+
 /// Writes `text` by AtomicFile.
 void write_text_file(const std::string& path, std::string_view text);
 

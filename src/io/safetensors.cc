@@ -147,6 +147,7 @@ SafetensorsReader::SafetensorsReader(std::shared_ptr<const Source> bytes, std::s
   bytes_->read(kLengthBytes, std::as_writable_bytes(std::span(json)));
   data_offset_ = kLengthBytes + length;
   header_ = parse_safetensors_header(json, bytes_->size() - data_offset_, source_);
+  for (std::size_t i = 0; i < header_.tensors.size(); ++i) index_[header_.tensors[i].name] = i;
 }
 
 SafetensorsReader SafetensorsReader::open(const std::string& path) {
@@ -159,9 +160,8 @@ SafetensorsReader SafetensorsReader::from_bytes(std::span<const std::byte> bytes
 }
 
 const TensorEntry* SafetensorsReader::find(std::string_view name) const {
-  const auto entry = std::find_if(header_.tensors.begin(), header_.tensors.end(),
-                                  [&](const TensorEntry& e) { return e.name == name; });
-  return entry == header_.tensors.end() ? nullptr : &*entry;
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &header_.tensors[found->second];
 }
 
 const TensorEntry& SafetensorsReader::at(std::string_view name) const {

@@ -80,6 +80,7 @@ class SafetensorsReader {
   std::shared_ptr<const Source> bytes_;
   std::string source_;
   SafetensorsHeader header_;
+  std::map<std::string, std::size_t, std::less<>> index_;  ///< of header_.tensors, by name
   std::uint64_t data_offset_ = 0;
 };
 

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
@@ -151,8 +152,9 @@ TEST_F(QuantizeCommand, SecondRunKeepsTheFirst) {
   ASSERT_EQ(
       run({"quantize", "--input", path("in"), "--output", path("mx"), "--tensor", "w"}).status, 0);
   ASSERT_EQ(
-      run({"quantize", "--input", path("mx"), "--output", path("mx"), "--tensor", "x"}).status, 0);
-  const Outcome outcome = run({"dequantize", "--input", path("mx"), "--output", path("back")});
+      run({"quantize", "--input", path("mx"), "--output", path("both"), "--tensor", "x"}).status,
+      0);
+  const Outcome outcome = run({"dequantize", "--input", path("both"), "--output", path("back")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const auto back = io::SafetensorsReader::open(path("back"));
   EXPECT_EQ(back.read("w").dtype, DType::kF32);
@@ -177,14 +179,63 @@ TEST_F(QuantizeCommand, BadUsageIsRefusedAndNothingIsWritten) {
   refused({"--tensor", "y"}, "no tensor 'y'; the file has: ");
   refused({"--tensor", "cu"}, "cu: expected f32, f16 or bf16 with 2 to 4 dimensions, got I32 [4]");
   refused({"--tensor", "x", "--cu-seqlens", "x"}, "cu_seqlens");
-  refused({"--tensor", "x", "--cu-seqlens", "none"}, "no tensor 'none'");
+  refused({"--tensor", "x", "--cu-seqlens", "nothing"}, "no tensor 'nothing'");
   refused({"--tensor", "b", "--cu-seqlens", "cu"}, "b: expected a packed tensor");
   refused({"--tensor", "w", "--cu-seqlens", "cu"}, "at most 64 (the rows given), got 70");
   refused({"--json", path("out")}, "json: expected another file than --output");
+  refused({"--json", path("../work/./out")}, "json: expected another file than --output");
+  refused({"--json", ""}, "expected the name of a file");
   expect_refused({"quantize", "--input", path("in"), "--output", path("no/where")},
                  "no/where: cannot write");
   expect_refused({"quantize", "--input", path("none"), "--output", path("out")},
                  "none: cannot read");
+}
+
+TEST_F(QuantizeCommand, TheInputIsNeverOverwritten) {
+  const std::string original = file_text(path("in"));
+  std::filesystem::create_symlink(path("in"), path("link"));
+  const auto refused = [&](const std::vector<std::string>& arguments, const std::string& option) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.status, 2) << option;
+    EXPECT_THAT(outcome.err, testing::HasSubstr(option + ": expected another file than --input"));
+    EXPECT_EQ(file_text(path("in")), original);
+  };
+  refused({"quantize", "--input", path("in"), "--output", path("in")}, "output");
+  refused({"quantize", "--input", path("in"), "--output", path("link")}, "output");
+  refused({"quantize", "--input", path("link"), "--output", path("in")}, "output");
+  refused({"quantize", "--input", path("in"), "--output", path("o"), "--json", path("in")}, "json");
+  refused({"info", path("in"), "--json", path("in")}, "json");
+  ASSERT_EQ(run({"quantize", "--input", path("in"), "--output", path("mx")}).status, 0);
+  const std::string quantized = file_text(path("mx"));
+  EXPECT_EQ(run({"dequantize", "--input", path("mx"), "--output", path("mx")}).status, 2);
+  EXPECT_EQ(file_text(path("mx")), quantized);
+}
+
+TEST_F(QuantizeCommand, OffsetsOfADumpAreFoundByItsNames) {
+  const io::HostTensor k = random_tensor(DType::kBF16, {60, 1, 32}, 4);
+  const io::HostTensor cu_k = offsets_tensor({0, 1, 40, 60});
+  const std::vector<io::NamedTensor> dump = {{"q", x_.view()},
+                                             {"k", k.view()},
+                                             {"bias", w_.view()},
+                                             {"cu_seqlens_q", cu_.view()},
+                                             {"cu_seqlens_k", cu_k.view()}};
+  io::write_safetensors(path("in"), dump, {});
+  ASSERT_EQ(run({"quantize", "--input", path("in"), "--output", path("mx")}).status, 0);
+  const auto mx = io::SafetensorsReader::open(path("mx"));
+  EXPECT_EQ(mx.read("q.scale").shape, (Shape{4, 2, 2})) << "2 + 0 + 2 groups";
+  EXPECT_EQ(mx.read("k.scale").shape, (Shape{4, 1, 1})) << "1 + 2 + 1 groups";
+  EXPECT_EQ(mx.read("bias.scale").shape, (Shape{2, 3}));
+  ASSERT_EQ(run({"dequantize", "--input", path("mx"), "--output", path("back")}).status, 0);
+  EXPECT_EQ(run({"quantize", "--input", path("in"), "--output", path("mx"), "--tensor", "q",
+                 "--cu-seqlens", "none"})
+                .status,
+            0);
+  EXPECT_EQ(io::SafetensorsReader::open(path("mx")).read("q.scale").shape, (Shape{3, 2, 2}));
+
+  const std::vector<io::NamedTensor> unclear = {{"x", x_.view()}, {"cu_seqlens_q", cu_.view()}};
+  io::write_safetensors(path("in"), unclear, {});
+  expect_refused({"quantize", "--input", path("in"), "--output", path("out")},
+                 "x: expected --cu-seqlens NAME (or none)");
 }
 
 TEST_F(QuantizeCommand, BadOffsetsAreRefusedByPosition) {

@@ -112,6 +112,15 @@ TEST(SqnrSchemes, EveryListedSchemeParsesAndIsDistinct) {
   }
 }
 
+TEST(SqnrSchemes, DialsWithoutEffectAreRefused) {
+  for (const char* name : {"qk-bf16+qk-bf16", "dq-fp16+dq-bf16", "p-per-block+p-unscaled",
+                           "bf16+qk-bf16", "bf16+dkq-bf16", "fp8-per-tensor+floor"}) {
+    EXPECT_THROW(parse_scheme(name), Error) << name;
+  }
+  EXPECT_DOUBLE_EQ(parse_scheme("bf16").matmul_time, 2);
+  EXPECT_DOUBLE_EQ(parse_scheme("qk-bf16+dp-bf16+dkq-bf16").matmul_time, 1 + 5.0 / 7);
+}
+
 TEST(SqnrSchemes, UnknownNamesListTheKnown) {
   for (const char* name : {"", "64x64", "32x32+", "32x32+fast", "smooth-k+32x32"}) {
     try {

@@ -385,9 +385,14 @@ TEST_F(SqnrCommand, BadUsageIsRefused) {
   refused(dump, "input: expected either --input FILE or --synthetic NAME, got both",
           {"--synthetic", "normal"});
   refused(dump, "plot: expected another file than --json", {"--plot", path("j")});
+  refused(dump, "--seed", {"--seed", "-1"});
+  refused(dump, "--max-pairs", {"--max-pairs", "99999999999999999999"});
+  refused(dump, "--seqlen-q", {"--seqlen-q", "16"});
+  expect_refused({"sqnr", "--synthetic", "normal", "--dout", "z"}, "--dout");
   expect_refused({"sqnr"}, "got neither");
   expect_refused({"sqnr", "--synthetic", "abnormal"}, "abnormal");
-  expect_refused({"sqnr", "--synthetic", "normal", "--seqlen-q", "-1"}, "seqlen_q");
+  expect_refused({"sqnr", "--synthetic", "normal", "--seqlen-q", "-1"},
+                 "--seqlen-q: expected a whole");
   expect_refused({"sqnr", "--synthetic", "normal", "--seqlen-q", "x"}, "--seqlen-q");
   expect_refused({"sqnr", "--synthetic", "normal", "--plot", path("no/p.svg")},
                  "no/p.svg: cannot write");

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <charconv>
+#include <cstdint>
 
 #include "build_info.h"
 #include "core/check.h"
@@ -21,8 +22,25 @@ std::size_t length(const std::string& text) {
 
 }  // namespace
 
+const CLI::Validator kWholeNumber(
+    [](std::string& text) {
+      std::int64_t value = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      const bool fits = error == std::errc() && end == text.data() + text.size() && value >= 0;
+      return fits ? std::string() : fmt::format("expected a whole number from 0, got '{}'", text);
+    },
+    "", "whole number");
+
+const CLI::Validator kFileName(
+    [](std::string& text) {
+      return text.empty() ? std::string("expected the name of a file, got ''") : std::string();
+    },
+    "", "file name");
+
 void add_json_option(CLI::App& app, std::string& path) {
-  app.add_option("--json", path, "Write the result as JSON records to FILE")->type_name("FILE");
+  app.add_option("--json", path, "Write the result as JSON records to FILE")
+      ->type_name("FILE")
+      ->check(kFileName);
 }
 
 io::Record base_record(const std::string& routine, const std::string& impl) {
@@ -39,12 +57,17 @@ void write_json(const std::string& path, const std::vector<io::Record>& records)
   if (!path.empty()) io::write_records(path, records);
 }
 
-void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs) {
-  std::map<std::string, std::string> options;  // by path
+void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs,
+                   const std::string& input) {
+  std::vector<std::pair<std::string, std::string>> taken;
+  if (!input.empty()) taken.emplace_back("input", input);
   for (const auto& [option, path] : outputs) {
     if (path.empty()) continue;
-    const auto [other, added] = options.emplace(path, option);
-    core::expect(added, option, fmt::format("another file than --{}", other->second), path);
+    for (const auto& [other, other_path] : taken) {
+      core::expect(!io::is_same_file(path, other_path), option,
+                   fmt::format("another file than --{}", other), path);
+    }
+    taken.emplace_back(option, path);
     io::check_writable(path);
   }
 }

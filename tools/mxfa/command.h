@@ -37,9 +37,15 @@ io::Record base_record(const std::string& routine, const std::string& impl);
 void write_json(const std::string& path, const std::vector<io::Record>& records);
 
 /// Options that name output files, and their paths; empty ones are not asked for. Throws Error
-/// where one could not be written or two are the same: called before the work and before any
-/// output.
-void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs);
+/// where one could not be written, is the file that is read (`input`, empty for none), or two are
+/// the same: called before the work and before any output.
+void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs,
+                   const std::string& input = {});
+
+/// For options that count: digits only, and at most 2^63 - 1. CLI11 itself wraps or saturates.
+extern const CLI::Validator kWholeNumber;
+/// For options that name a file.
+extern const CLI::Validator kFileName;
 
 /// Columns are as wide as their widest cell; the first is left-aligned, the others right-aligned.
 std::string format_table(const std::vector<std::vector<std::string>>& rows);

@@ -147,6 +147,7 @@ void print_tensors(const io::SafetensorsReader& reader) {
 ExitStatus run_info(const InfoOptions& options) {
   std::optional<io::SafetensorsReader> reader;
   if (!options.file.empty()) reader = io::SafetensorsReader::open(options.file);
+  check_outputs({{"json", options.json}}, options.file);
   const std::vector<std::string> gpus = gpu_lines();
   const std::vector<std::string> emulators = emulator_lines();
   io::Record record = base_record("info", "mxfa");

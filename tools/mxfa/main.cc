@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
 
 #include "command.h"
@@ -31,10 +33,19 @@ void report(const std::string& command, const std::string& message) {
   fmt::print(stderr, "mxfa{}{}: error: {}\n", command.empty() ? "" : " ", command, message);
 }
 
+/// A report that could not be written is no report: a full disk or a closed pipe is an error.
+void flush_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    throw Error(ErrorKind::kIo, "standard output: cannot write");
+  }
+}
+
 ExitStatus run(const Command& command) {
   const std::string name = command.app->get_name();
   try {
-    return command.run();
+    const ExitStatus status = command.run();
+    flush_output();
+    return status;
   } catch (const Error& error) {
     report(name, error.what());
     return error.kind() == ErrorKind::kDevice ? kNoDevice : kBadInput;
@@ -60,7 +71,8 @@ ExitStatus report_usage(const CLI::App& root, const std::vector<Command>& comman
   // Help and version are errors of status 0 to CLI11; its other numbers mean nothing to a user.
   if (error.get_exit_code() == 0) {
     root.exit(error);
-    return kDone;
+    std::cout.flush();
+    return std::cout.good() ? kDone : kBadInput;
   }
   const Command* command = parsed_command(commands);
   const std::string name = command == nullptr ? "" : command->app->get_name();
@@ -98,4 +110,8 @@ int main_checked(int argc, char** argv) {
 }  // namespace
 }  // namespace mxfa::cli
 
-int main(int argc, char** argv) { return mxfa::cli::main_checked(argc, argv); }
+int main(int argc, char** argv) {
+  // A file size limit then fails the write, which is reported and cleaned up after.
+  std::signal(SIGXFSZ, SIG_IGN);
+  return mxfa::cli::main_checked(argc, argv);
+}

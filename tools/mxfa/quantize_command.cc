@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -28,6 +29,10 @@ struct QuantizeArguments {
   std::string cu_seqlens;
   std::string json;
 };
+
+/// Rows of these follow cu_seqlens_q, and of those cu_seqlens_k.
+constexpr std::array<std::string_view, 4> kQueryTensors = {"q", "o", "dout", "dq"};
+constexpr std::array<std::string_view, 4> kKeyTensors = {"k", "v", "dk", "dv"};
 
 struct DequantizeArguments {
   std::string input;
@@ -97,15 +102,42 @@ double sqnr_db(const std::vector<float>& reference, const std::vector<float>& va
   return noise == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(signal / noise);
 }
 
+/// `--cu-seqlens none`: packed tensors are one sequence, whatever offsets the file holds.
+constexpr std::string_view kNoOffsets = "none";
+
+/// Name of the offsets for a tensor: as asked for, else by the names that dumps of attention use;
+/// empty where the file has none. Throws Error where it cannot be told which of the file's offsets
+/// the tensor's rows follow.
+std::string offsets_name(const io::SafetensorsReader& reader, const io::TensorEntry& entry,
+                         const std::string& asked) {
+  if (asked == kNoOffsets && reader.find(kNoOffsets) == nullptr) return {};
+  if (!asked.empty()) return reader.at(asked).name;
+  if (entry.shape.size() != 3) return {};
+  if (reader.find("cu_seqlens") != nullptr) return "cu_seqlens";
+  if (reader.find("cu_seqlens_q") == nullptr && reader.find("cu_seqlens_k") == nullptr) return {};
+  for (const auto& [side, names] :
+       {std::pair{"cu_seqlens_q", kQueryTensors}, std::pair{"cu_seqlens_k", kKeyTensors}}) {
+    const bool ours = std::find(names.begin(), names.end(), entry.name) != names.end();
+    if (ours && reader.find(side) != nullptr) return side;
+  }
+  throw Error(ErrorKind::kInvalidArgument,
+              fmt::format("{}: expected --cu-seqlens NAME (or none), because the file has packed "
+                          "sequences and the tensor's name does not tell which; got none",
+                          io::printable(entry.name)));
+}
+
 std::optional<io::HostTensor> read_offsets(const io::SafetensorsReader& reader,
                                            const std::string& name) {
   if (name.empty()) return std::nullopt;
   return reader.read(name);
 }
 
-Line quantize_tensor(const std::string& name, const io::HostTensor& input,
-                     const std::optional<io::HostTensor>& offsets, MxDescription description,
-                     OutputFile& output) {
+Line quantize_tensor(const io::SafetensorsReader& reader, const io::TensorEntry& entry,
+                     MxDescription description, OutputFile& output) {
+  const std::string& name = entry.name;
+  const io::HostTensor input = reader.read(entry);
+  description.cu_seqlens = offsets_name(reader, entry, description.cu_seqlens);
+  const std::optional<io::HostTensor> offsets = read_offsets(reader, description.cu_seqlens);
   description.dtype = input.dtype;
   const PackedForm form = packed_form(io::printable(name), input.shape, offsets);
   const QuantizeOptions options = quantize_options(description, form);
@@ -159,8 +191,7 @@ ExitStatus run_quantize(const QuantizeArguments& arguments) {
              [](const io::TensorEntry& entry) {
                return is_float(entry) && entry.shape.size() >= 2 && entry.shape.size() <= 4;
              });
-  const std::optional<io::HostTensor> offsets = read_offsets(reader, arguments.cu_seqlens);
-  check_outputs({{"output", arguments.output}, {"json", arguments.json}});
+  check_outputs({{"output", arguments.output}, {"json", arguments.json}}, arguments.input);
   OutputFile output;
   output.metadata = reader.metadata();
   std::vector<Line> lines;
@@ -171,7 +202,12 @@ ExitStatus run_quantize(const QuantizeArguments& arguments) {
     }
     core::expect(reader.find(scale_name(entry.name)) == nullptr, io::printable(entry.name),
                  "a tensor without scales", "one whose name with .scale is taken");
-    lines.push_back(quantize_tensor(entry.name, reader.read(entry), offsets, description, output));
+    try {
+      lines.push_back(quantize_tensor(reader, entry, description, output));
+    } catch (const Error& error) {
+      throw Error(error.kind(),
+                  fmt::format("tensor {}: {}", io::printable(entry.name), error.what()));
+    }
   }
   const std::vector<io::Record> records = records_of("quantize", lines, output.metadata);
   io::write_safetensors(arguments.output, output.tensors, output.metadata);
@@ -235,7 +271,7 @@ ExitStatus run_dequantize(const DequantizeArguments& arguments) {
              });
   std::set<std::string> scales;
   for (const std::string& name : chosen) scales.insert(scale_name(name));
-  check_outputs({{"output", arguments.output}, {"json", arguments.json}});
+  check_outputs({{"output", arguments.output}, {"json", arguments.json}}, arguments.input);
   OutputFile output;
   output.metadata = reader.metadata();
   std::vector<Line> lines;
@@ -265,16 +301,20 @@ Command add_quantize(CLI::App& root) {
       "Each chosen tensor T becomes an FP8 payload T and its E8M0 scales T.scale; the file's\n"
       "metadata say how, so that 'mxfa dequantize' needs no options. Other tensors are copied.\n"
       "Shapes: [rows, cols], packed [tokens, num_heads, head_dim], or\n"
-      "[batch, seqlen, num_heads, head_dim]; scales never cross the end of a sequence.\n\n"
+      "[batch, seqlen, num_heads, head_dim]; scales never cross the end of a sequence. Offsets\n"
+      "of packed sequences are taken from the file's cu_seqlens, or cu_seqlens_q for q, o, dout,\n"
+      "dq and cu_seqlens_k for k, v, dk, dv. Tensors of other dtypes, float64 too, are copied.\n\n"
       "Examples:\n"
       "  mxfa quantize --input qkv.safetensors --output qkv_mx.safetensors\n"
       "  mxfa quantize --input qkv.safetensors --output k_mx.safetensors --tensor k \\\n"
-      "       --block 1x32 --scale-layout tiled --cu-seqlens cu_seqlens_k");
+      "       --block 1x32 --scale-layout tiled --cu-seqlens cu_seqlens_k\n"
+      "  mxfa quantize --input dump.safetensors --output mx.safetensors --tensor q --tensor k");
   const auto arguments = std::make_shared<QuantizeArguments>();
   app->add_option("--input", arguments->input, "File to read")->required()->type_name("FILE");
   app->add_option("--output", arguments->output, "File to write")->required()->type_name("FILE");
-  app->add_option("--tensor", arguments->tensors,
-                  "Tensor to quantize, may be repeated (default: all float ones of rank 2 to 4)")
+  app->add_option(
+         "--tensor", arguments->tensors,
+         "Tensor to quantize, may be repeated (default: all F32, F16, BF16 of rank 2 to 4)")
       ->type_name("NAME");
   app->add_option("--block", arguments->block,
                   "Values that share a scale: 1x32, 32x1, 32x32, 32xD, 1xD (tokens x columns)")
@@ -290,7 +330,7 @@ Command add_quantize(CLI::App& root) {
                   "Tiled only: head_dim or tokens, the GEMM K that scales lie along")
       ->capture_default_str();
   app->add_option("--cu-seqlens", arguments->cu_seqlens,
-                  "Tensor of the file with the offsets of packed sequences [batch + 1]")
+                  "Tensor of the file with the offsets of packed sequences [batch + 1], or none")
       ->type_name("NAME");
   add_json_option(*app, arguments->json);
   return {app, [arguments] { return run_quantize(*arguments); }};

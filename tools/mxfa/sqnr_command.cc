@@ -92,7 +92,7 @@ ExitStatus run_sqnr(const SqnrArguments& arguments) {
   const bool with_kern = arguments.reference == "kern";
   const sqnr::MaskOptions mask = mask_of(arguments);
   const std::vector<sqnr::Scheme> schemes = schemes_of(arguments);
-  check_outputs({{"json", arguments.json}, {"plot", arguments.plot}});
+  check_outputs({{"json", arguments.json}, {"plot", arguments.plot}}, arguments.input);
   const sqnr::Input input = input_of(arguments, mask);
   const sqnr::Sample sample = sqnr::choose_units(input.problem, arguments.max_pairs);
   sqnr::Measurement measurement;
@@ -134,13 +134,23 @@ void add_input_options(CLI::App& app, SqnrArguments& arguments) {
                              fmt::join(reference::dataset_names(), ", ")))
       ->type_name("NAME");
   app.add_option("--seqlen-q", arguments.synthetic.seqlen_q, "Queries of the data set")
+      ->check(kWholeNumber)
       ->capture_default_str();
   app.add_option("--seqlen-k", arguments.synthetic.seqlen_k, "Keys of the data set")
+      ->check(kWholeNumber)
       ->capture_default_str();
   app.add_option("--head-dim", arguments.synthetic.head_dim, "head_dim of the data set")
+      ->check(kWholeNumber)
       ->capture_default_str();
   app.add_option("--seed", arguments.seed, "Seed of the data set and of a dout that is drawn")
+      ->check(kWholeNumber)
       ->capture_default_str();
+  for (const char* option : {"--seqlen-q", "--seqlen-k", "--head-dim"}) {
+    app.get_option(option)->needs("--synthetic");
+  }
+  for (const char* option : {"--q", "--k", "--v", "--dout", "--cu-seqlens-q", "--cu-seqlens-k"}) {
+    app.get_option(option)->needs("--input");
+  }
 }
 
 void add_attention_options(CLI::App& app, SqnrArguments& arguments) {
@@ -166,7 +176,10 @@ Command add_sqnr(CLI::App& root) {
       "safe (O, dV, dQ, dK at {:g} dB or more), which tensor limits it, why, what to switch on.\n\n"
       "File: q, k, v and optionally dout in F32, F16 or BF16, all of one dtype. Either\n"
       "[batch, seqlen, num_heads, head_dim], or packed [total, num_heads, head_dim] with int32 or\n"
-      "int64 offsets cu_seqlens_q, cu_seqlens_k [batch + 1]. K and V may have fewer heads.\n\n"
+      "int64 offsets cu_seqlens_q, cu_seqlens_k [batch + 1]. K and V may have fewer heads.\n"
+      "head_dim: a multiple of 8 up to 128. F32 and F16 are rounded to BF16, as the operands of\n"
+      "BF16 attention would be, before they are quantized; float64 attention takes them as "
+      "given.\n\n"
       "Schemes: a base and dials joined by '+', such as 32xD+smooth-k+qk-bf16.\n{}\n"
       "Examples:\n"
       "  mxfa sqnr --input dump.safetensors --causal --plot sqnr.svg --json sqnr.json\n"
@@ -187,9 +200,12 @@ Command add_sqnr(CLI::App& root) {
       ->type_name("NAME");
   app->add_option("--max-pairs", arguments->max_pairs,
                   "(query, key) pairs to measure at most; more are sampled by a fixed rule")
+      ->check(kWholeNumber)
       ->capture_default_str();
   add_json_option(*app, arguments->json);
-  app->add_option("--plot", arguments->plot, "Bars by tensor and scheme")->type_name("FILE.svg");
+  app->add_option("--plot", arguments->plot, "Bars by tensor and scheme, as SVG")
+      ->type_name("FILE.svg")
+      ->check(kFileName);
   return {app, [arguments] { return run_sqnr(*arguments); }};
 }
 

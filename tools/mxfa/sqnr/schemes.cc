@@ -49,8 +49,9 @@ struct Dial {
   const char* label;
   const char* help;
   void (*apply)(RecipeConfig&);
-  double bf16_gemms;   ///< GEMMs of the step that it moves to BF16
-  const char* advice;  ///< empty where nobody would switch it on for accuracy
+  double bf16_gemms;           ///< GEMMs of the step that it moves to BF16
+  const char* advice;          ///< empty where nobody would switch it on for accuracy
+  const char* sets = nullptr;  ///< what at most one dial of a scheme may set
 };
 
 constexpr Dial kDials[] = {
@@ -75,15 +76,15 @@ constexpr Dial kDials[] = {
        c.p_scale = PScale::kBlockRowMax;
        c.p_offset = 0;
      },
-     0, "one more exp2 for each 32 scores"},
+     0, "", "P's scale"},
     {"p-unscaled", "P unscaled", "P <= 1 straight to E4M3: to see what 2^8 is worth",
-     [](RecipeConfig& c) { c.p_offset = 0; }, 0, ""},
+     [](RecipeConfig& c) { c.p_offset = 0; }, 0, "", "P's scale"},
     {"dq-fp16", "dQ in FP16", "dQ summed in FP16 times 2^9",
-     [](RecipeConfig& c) { c.dq_accum = DqAccum::kF16; }, 0, ""},
+     [](RecipeConfig& c) { c.dq_accum = DqAccum::kF16; }, 0, "", "dQ's sum"},
     {"dq-fp16-dynamic", "dQ in FP16, own exponent", "likewise, the exponent from a bound",
-     [](RecipeConfig& c) { c.dq_accum = DqAccum::kF16Dynamic; }, 0, ""},
+     [](RecipeConfig& c) { c.dq_accum = DqAccum::kF16Dynamic; }, 0, "", "dQ's sum"},
     {"dq-bf16", "dQ in BF16", "dQ summed in BF16",
-     [](RecipeConfig& c) { c.dq_accum = DqAccum::kBf16; }, 0, ""},
+     [](RecipeConfig& c) { c.dq_accum = DqAccum::kBf16; }, 0, "", "dQ's sum"},
     {"floor", "floor rule", "scales by the OCP floor rule instead of rounding up",
      [](RecipeConfig& c) { c.scale_rule = ScaleRule::kFloor; }, 0, ""},
     {"leak-free", "leak-free", "no scale is shared by two tokens, so no future token leaks",
@@ -114,6 +115,27 @@ void append(std::string& text, std::string_view separator, std::string_view more
   text += more;
 }
 
+/// Refuses a dial that would change nothing, or undo another one.
+void expect_effect(const Dial& dial, const Scheme& scheme, std::string_view name) {
+  const auto refuse = [&](const std::string& fault) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("schemes: '{}': {} {}", name, dial.name, fault));
+  };
+  for (const std::string& earlier : split(scheme.name, '+')) {
+    if (earlier == dial.name) refuse("is there twice");
+    const Dial* other = std::find_if(std::begin(kDials), std::end(kDials),
+                                     [&](const Dial& d) { return earlier == d.name; });
+    if (other == std::end(kDials) || dial.sets == nullptr || other->sets == nullptr) continue;
+    if (std::string_view(dial.sets) == other->sets) refuse(fmt::format("undoes {}", earlier));
+  }
+  if (dial.bf16_gemms > 0 && scheme.config.machine == Machine::kBf16) {
+    refuse("changes nothing: every GEMM of this base is in BF16");
+  }
+  if (std::string_view(dial.name) == "floor" && !scheme.is_mx) {
+    refuse("changes nothing: this base has no block scales");
+  }
+}
+
 }  // namespace
 
 Scheme parse_scheme(std::string_view name) {
@@ -142,6 +164,7 @@ Scheme parse_scheme(std::string_view name) {
                  fmt::format("a base ({}) and dials ({}) joined by '+'", known_names(kBases),
                              known_names(kDials)),
                  fmt::format("'{}'", name));
+    expect_effect(*dial, scheme, name);
     dial->apply(scheme.config);
     scheme.name += fmt::format("+{}", dial->name);
     append(scheme.label, ", ", dial->label);

@@ -101,9 +101,17 @@ void add_operand_reasons(const char* name, const OperandDiagnostics& operand,
 }
 
 /// What was measured about the inputs that explains the plain scheme's errors.
-std::vector<std::string> reasons_of(const Diagnostics& d, const SchemeResult& plain) {
+std::vector<std::string> reasons_of(const Diagnostics& d, const SchemeResult& plain,
+                                    const SchemeGrade& grade) {
   std::vector<std::string> reasons;
   const double error = plain.f64[StepTensor::kS].rms_noise();
+  if (!std::isfinite(error) || std::isnan(grade.db) || grade.db < -1e300) {
+    reasons.push_back(fmt::format(
+        "{} overflows: values of the step leave the range of FP32 or BF16 (logits are {:.3g} RMS), "
+        "which no block scale can mend; scale the inputs down",
+        name_of(grade.limiting), d.logit_rms));
+    return reasons;
+  }
   reasons.push_back(fmt::format(
       "logits are off by {:.2g} (RMS) where they spread by {:.2g} within a row; exp turns that "
       "into {:.0f} % of P",
@@ -121,7 +129,7 @@ std::vector<std::string> reasons_of(const Diagnostics& d, const SchemeResult& pl
         100 * d.v.mean_share));
   }
   if (d.logit_std > kPeakyLogits) {
-    reasons.push_back(fmt::format("peaky logits: their std within a row is {:.1f}", d.logit_std));
+    reasons.push_back(fmt::format("peaky logits: their std within a row is {:.3g}", d.logit_std));
   }
   if (d.one_key_row_share > kOneKeyRows) {
     reasons.push_back(
@@ -228,7 +236,7 @@ void add_plain(const Measurement& measurement, const Verdict& verdict, const Sam
                               grade_words(grade.grade), limit_text(grade)));
   add_worst_unit(plain, grade, sample, lines);
   lines.emplace_back(grade.grade == Grade::kPass ? "  What limits it:" : "  Why:");
-  for (const std::string& reason : reasons_of(measurement.diagnostics, plain)) {
+  for (const std::string& reason : reasons_of(measurement.diagnostics, plain, grade)) {
     lines.push_back("  - " + reason + ".");
   }
   const std::vector<std::string> effects =
