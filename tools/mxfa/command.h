@@ -26,6 +26,7 @@ Command add_info(CLI::App& root);
 Command add_quantize(CLI::App& root);
 Command add_dequantize(CLI::App& root);
 Command add_sqnr(CLI::App& root);
+Command add_bench(CLI::App& root);
 
 /// Adds `--json FILE`.
 void add_json_option(CLI::App& app, std::string& path);

@@ -27,7 +27,7 @@ constexpr const char* kFooter =
     "  mxfa info                             what this build and this machine can do\n"
     "  mxfa COMMAND --help                   what a command is for, its options, examples";
 
-constexpr AddCommand kCommands[] = {add_info, add_quantize, add_dequantize, add_sqnr};
+constexpr AddCommand kCommands[] = {add_info, add_quantize, add_dequantize, add_sqnr, add_bench};
 
 void report(const std::string& command, const std::string& message) {
   fmt::print(stderr, "mxfa{}{}: error: {}\n", command.empty() ? "" : " ", command, message);

@@ -1,0 +1,84 @@
+#include "bench/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "command.h"
+#include "io/plot.h"
+
+namespace mxfa::cli::bench {
+namespace {
+
+std::string rate_text(const io::Record& record) {
+  if (record.tflops) return fmt::format("{:.4g} TFLOP/s", *record.tflops);
+  if (record.gbps) return fmt::format("{:.4g} GB/s", *record.gbps);
+  return "";
+}
+
+std::string ceiling_text(const io::Record& record) {
+  if (!record.fraction_of_ceiling || !record.ceiling) return "";
+  return fmt::format("{:.0f}% of {}", 100 * *record.fraction_of_ceiling, record.ceiling->name);
+}
+
+std::string accuracy_text(const io::Record& record) {
+  std::string text;
+  for (const auto& [tensor, db] : record.sqnr_db) {
+    text += fmt::format("{}{} {:.1f}", text.empty() ? "" : ", ", tensor, db);
+  }
+  return text.empty() ? text : text + " dB";
+}
+
+/// Index of `value` in `values`, where it is put if it is new.
+std::size_t index_of(std::vector<std::string>& values, const std::string& value) {
+  const auto found = std::find(values.begin(), values.end(), value);
+  if (found != values.end()) return static_cast<std::size_t>(found - values.begin());
+  values.push_back(value);
+  return values.size() - 1;
+}
+
+}  // namespace
+
+std::string report_text(const std::vector<Row>& rows) {
+  std::vector<std::vector<std::string>> table{
+      {"routine", "shape", "what", "median ms", "min", "max", "rate", "of ceiling", "SQNR"}};
+  for (const auto& [label, record] : rows) {
+    const io::TimingRecord timing = record.timing.value_or(io::TimingRecord{});
+    const auto ms = [&](double value) {
+      return record.timing ? fmt::format("{:.4g}", value) : std::string();
+    };
+    table.push_back({record.routine, label, record.impl, ms(timing.ms_median), ms(timing.ms_min),
+                     ms(timing.ms_max), rate_text(record), ceiling_text(record),
+                     accuracy_text(record)});
+  }
+  return format_table(table);
+}
+
+std::string report_svg(const std::string& title, const std::vector<Row>& rows) {
+  std::vector<std::string> categories, impls;
+  for (const auto& [label, record] : rows) {
+    if (!record.fraction_of_ceiling) continue;
+    index_of(categories, record.routine + " " + label);
+    index_of(impls, record.impl);
+  }
+  io::BarChart chart{.title = title,
+                     .subtitle = rows.empty() ? "" : rows.front().record.device,
+                     .y_label = "% of its ceiling",
+                     .categories = categories,
+                     .series = {},
+                     .guides = {}};
+  for (const std::string& impl : impls) {
+    chart.series.push_back(
+        {impl, std::vector<double>(categories.size(), std::numeric_limits<double>::quiet_NaN())});
+  }
+  for (const auto& [label, record] : rows) {
+    if (!record.fraction_of_ceiling) continue;
+    const std::size_t category = index_of(categories, record.routine + " " + label);
+    chart.series[index_of(impls, record.impl)].values[category] = 100 * *record.fraction_of_ceiling;
+  }
+  return io::bar_chart_svg(chart);
+}
+
+}  // namespace mxfa::cli::bench
