@@ -86,6 +86,7 @@ class TmaGemm : public testing::Test {
         options.policy = policy;
         options.seed = seed;
         options.spin_budget = 1 << 20;
+        options.strict = true;
         try {
           if (run(ptx, options) != 0) return true;
         } catch (const PtxError&) {

@@ -260,7 +260,7 @@ TEST(Tcgen05Memory, LanesOfOtherWarps) {
   for (U32 t = 0; t < 128; ++t) ASSERT_EQ(out[t], t << 16 | 3);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("lanes of another warp"), std::string::npos) << warnings[0];
-  options.strict_tmem_lanes = true;
+  options.strict = true;
   const std::string got = message_of(body, options);
   EXPECT_TRUE(got.find("expected 32..63 (warp 1), got 0") != std::string::npos ||
               got.find("expected 64..95 (warp 2), got 0") != std::string::npos ||

@@ -50,9 +50,10 @@ struct LaunchOptions {
   bool converge = true;
   Fp8Mode fp8 = Fp8Mode::kExact;
   EarlyRegisters early_registers = EarlyRegisters::kError;
-  /// tcgen05.ld and .st whose address names lanes of another warp are errors. Off: the lanes are
-  /// the warp's own whatever the address says, as hardware is said to have it.
-  bool strict_tmem_lanes = false;
+  /// What the ISA does not promise, although programs that work on hardware rely on it, is an error
+  /// and not a warning: a tcgen05.ld or .st whose address names lanes of another warp (the warp's
+  /// own are used), a block that exits while a bulk store still reads its shared memory.
+  bool strict = false;
   /// Clusters that share an SM, and so its tensor memory; they must be resident together.
   int clusters_per_sm = 1;
   /// Warp instructions without any effect after which the program counts as stuck in a loop.

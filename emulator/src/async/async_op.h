@@ -52,6 +52,8 @@ class AsyncOp {
   virtual bool ready() const { return true; }
   /// It still uses the shared memory or the registers of its block, which so may not exit.
   virtual bool needs_block() const { return true; }
+  /// Hardware lets the block exit nevertheless, although the ISA does not say so.
+  virtual bool may_outlive_block() const { return false; }
   /// For reports: what it is and where it was issued, in one line.
   virtual std::string describe() const = 0;
   virtual std::uint32_t channel() const { return kUnordered; }

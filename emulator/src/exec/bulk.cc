@@ -155,7 +155,10 @@ class BulkIssue {
     const std::uint64_t wanted = spec_.rank > 0 ? source_bytes(tensor_map()) : operand(3);
     const Task::Info later =
         info(spec_.kind == BulkKind::kStore ? "bulk store" : "bulk reduction", false);
-    push(cta_, "read of a bulk store", [from, group, wanted, write = std::move(write), later] {
+    Task::Info reading = info("read of a bulk store");
+    reading.may_outlive_block = true;
+    cta_.async.push(std::make_unique<Task>(reading, [from, group, wanted, write = std::move(write),
+                                                     later] {
       Cta& cta = *from.cta;
       const std::uint64_t room = cta.smem.size() > from.offset ? cta.smem.size() - from.offset : 0;
       auto bytes = std::make_shared<std::vector<std::byte>>(std::min(wanted, room));
@@ -166,7 +169,8 @@ class BulkIssue {
         write(snapshot);
         --group->writes;
       }));
-    });
+    }));
+    ++cta_.cluster.progress.count;
   }
 
   std::function<void(model::ByteMemory&)> tensor_write(const SharedPlace& from) const {

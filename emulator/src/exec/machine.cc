@@ -50,9 +50,12 @@ void Cta::check_exit() const {
   }
   for (std::size_t i = 0; i < async.size(); ++i) {
     if (!async.at(i).needs_block()) continue;
-    throw PtxError({launch.kernel->source->name, 0, {}},
-                   fmt::format("{} exits with asynchronous work in flight: {}", name(),
-                               async.at(i).describe()));
+    const std::string reason = fmt::format("{} exits with asynchronous work in flight: {}", name(),
+                                           async.at(i).describe());
+    if (launch.checks.strict || !async.at(i).may_outlive_block()) {
+      throw PtxError({launch.kernel->source->name, 0, {}}, reason);
+    }
+    launch.warnings->give("exit", fmt::format("{}: {}", launch.kernel->source->name, reason));
   }
   mbarriers.for_each([&](std::uint32_t address, const model::Mbarrier& barrier) {
     if (barrier.tx_count() == 0) return;

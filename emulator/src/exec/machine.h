@@ -29,16 +29,17 @@ inline std::uint64_t volume(const Dim3& d) { return std::uint64_t{d[0]} * d[1] *
 struct Checks {
   bool bounds = true;           ///< addresses outside every buffer (off: only for known programs)
   bool uninitialised = true;    ///< reads of bytes that nobody wrote
-  bool tmem_lanes = false;      ///< tcgen05.ld and .st name the lanes of their own warp
+  bool strict = false;          ///< what only practice vouches for is an error
   bool early_registers = true;  ///< registers that tcgen05.ld still writes are errors to use
 };
 
-/// What practice relies on although the ISA does not promise it. Each warning is given once.
+/// What practice relies on although the ISA does not promise it.
 class Warnings {
  public:
-  void give(const std::string& text) {
+  /// Only the first of each `kind` goes out.
+  void give(const std::string& kind, const std::string& text) {
     const std::lock_guard lock(mutex_);
-    if (sink && seen_.insert(text).second) sink(text);
+    if (sink && seen_.insert(kind).second) sink(text);
   }
   std::function<void(const std::string&)> sink;
 

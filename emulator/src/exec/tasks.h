@@ -20,6 +20,7 @@ class Task : public async::AsyncOp {
     std::uint32_t channel = kUnordered;
     bool needs_block = true;
     async::Issuer issuer{};
+    bool may_outlive_block = false;
     std::function<void(std::vector<async::Touch>&)> touches{};
   };
   Task(Info info, std::function<void()> effect, std::function<bool()> ready = {})
@@ -28,6 +29,7 @@ class Task : public async::AsyncOp {
   void complete() override;
   bool ready() const override { return !ready_ || ready_(); }
   bool needs_block() const override { return info_.needs_block; }
+  bool may_outlive_block() const override { return info_.may_outlive_block; }
   std::string describe() const override;
   std::uint32_t channel() const override { return info_.channel; }
   void touches(std::vector<async::Touch>& out) const override {

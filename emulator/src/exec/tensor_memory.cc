@@ -68,10 +68,11 @@ class Allocation {
   // Both warps come here again and again until both have come.
   void run_with_peer() {
     Cta* peer = cta_.peer();
-    if (peer == nullptr || peer->exited()) {
+    PairRequest& own = cta_.tensor().request;
+    // Once granted, the peer may be gone.
+    if (peer == nullptr || (peer->exited() && !(own.granted && own.warp == warp_.index()))) {
       warp_.fail(in_, kFullMask, "cta_group::2 without a peer CTA that is still there");
     }
-    PairRequest& own = cta_.tensor().request;
     if (own.inst == nullptr) {
       if (op_ == TensorAllocOp::kAlloc) cta_.tensor().memory.check_alloc(columns_);
       own = {&in_, warp_.index(), columns_, false, 0};
@@ -162,7 +163,7 @@ struct AccessIssue {
         access{static_cast<model::TmemShape>(spec.shape), spec.num, spec.pack != 0,
                spec.half_split},
         address(uniform(the_warp, the_in, the_in.op[0], "the tensor memory address")),
-        lenient(!the_warp.cta().launch.checks.tmem_lanes) {}
+        lenient(!the_warp.cta().launch.checks.strict) {}
 
   const std::int32_t* rows() const { return warp.cta().launch.kernel->lists.data() + in.extra; }
 
@@ -170,9 +171,10 @@ struct AccessIssue {
   std::vector<model::TmemRange> check() const {
     if (lenient && address >> 21 != warp.index() % 4) {
       const ir::Kernel& kernel = *warp.cta().launch.kernel;
-      warp.cta().launch.warnings->give(fmt::format(
-          "{}:{}: the address names lanes of another warp; the warp's own are used: '{}'",
-          kernel.source->name, in.line, kernel.source->line_text(in.line)));
+      warp.cta().launch.warnings->give(
+          "lanes", fmt::format("{}:{}: the address names lanes of another warp (the warp's own are "
+                               "used, here and elsewhere): '{}'",
+                               kernel.source->name, in.line, kernel.source->line_text(in.line)));
     }
     auto ranges = model::tmem_ranges(access, address, warp.index(), lenient);
     for (const model::TmemRange& range : ranges) {

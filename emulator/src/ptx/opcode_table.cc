@@ -270,6 +270,11 @@ constexpr auto kControl = std::to_array<OpcodeSpec>({
      Sync::kAligned},
     {"stmatrix sync aligned m8n8 x1|x2|x4 [trans] [shared|shared::cta]- b16", "@ vb32",
      kStoreMatrix, Sync::kAligned},
+    // Another order of the qualifiers, which the assembler takes as well.
+    {"ldmatrix sync aligned x1|x2|x4 m8n8 [shared|shared::cta]- b16 [trans]", "=vb32 @",
+     kLoadMatrix, Sync::kAligned},
+    {"stmatrix sync aligned x1|x2|x4 m8n8 [shared|shared::cta]- b16 [trans]", "@ vb32",
+     kStoreMatrix, Sync::kAligned},
     {"stmatrix sync aligned m16n8 x1|x2|x4 trans [shared|shared::cta]- b8", "@ vb32", kStoreMatrix,
      Sync::kAligned},
     {"movmatrix sync aligned m8n8 trans b16", "=b32 b32", kMoveMatrix, Sync::kAligned},

@@ -83,7 +83,7 @@ exec::Launch make_launch(const LaunchRequest& request, const LaunchOptions& opti
   launch.dynamic_shared = request.config.dynamic_shared_bytes;
   launch.checks.uninitialised = options.check_uninitialised;
   launch.converge = options.converge;
-  launch.checks.tmem_lanes = options.strict_tmem_lanes;
+  launch.checks.strict = options.strict;
   launch.checks.early_registers = options.early_registers == EarlyRegisters::kError;
   launch.arithmetic = arithmetic(options.fp8);
   launch.print = options.print;
