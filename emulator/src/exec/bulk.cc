@@ -84,14 +84,31 @@ class BulkIssue {
   void load() {
     const SharedPlace to = shared_place(cta_, operand(0));
     const SharedPlace barrier = shared_place(cta_, operand(2));
-    if (spec_.masked == 0) return load_to(to, barrier);
+    if (spec_.masked == 0) {
+      const bool same = to.cta == barrier.cta;
+      if (!same && !(spec_.pair != 0 && to.cta->peer() == barrier.cta)) {
+        model::fault(
+            "mbarrier",
+            spec_.pair != 0 ? "one of the destination's CTA pair" : "one of the destination's CTA",
+            barrier.cta->name());
+      }
+      return load_to(to, barrier);
+    }
     const std::uint64_t blocks = operand(4) & 0xFFFFu;
     for (std::uint64_t rest = blocks; rest != 0; rest &= rest - 1) {
       Cta* target = cta_.cluster.find(static_cast<std::uint32_t>(std::countr_zero(rest)));
       if (target == nullptr)
         model::fault("multicast mask", "blocks of the cluster", fmt::format("0x{:x}", blocks));
-      load_to({target, to.offset}, {target, barrier.offset});
+      load_to({target, to.offset}, {signalled(target, barrier), barrier.offset});
     }
+  }
+
+  // Of a pair, the CTA whose rank has the parity of the barrier's.
+  Cta* signalled(Cta* target, const SharedPlace& barrier) const {
+    const bool peer = spec_.pair != 0 && (target->rank ^ barrier.cta->rank) % 2 != 0;
+    Cta* cta = peer ? target->peer() : target;
+    if (cta == nullptr) model::fault("cta_group::2", "a peer CTA", target->name());
+    return cta;
   }
 
   void load_to(const SharedPlace& to, const SharedPlace& barrier) {

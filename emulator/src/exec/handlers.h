@@ -185,7 +185,7 @@ struct BulkSpec {
   std::uint8_t reduce_op = 0;    ///< model::ReduceOp
   std::uint8_t reduce_type = 0;  ///< model::ReduceType
   std::uint8_t value_bytes = 0;  ///< of st.async
-  std::uint8_t unused = 0;
+  std::uint8_t pair = 0;         ///< cta_group::2: the mbarrier may be the peer CTA's
 };
 static_assert(sizeof(BulkSpec) == 8);
 void bulk_copy(Context& c, const ir::Inst& in, std::uint32_t mask);
@@ -196,6 +196,13 @@ void async_group(Context& c, const ir::Inst& in, std::uint32_t mask);
 void copy_async(Context& c, const ir::Inst& in, std::uint32_t mask);
 /// op[1] = mbarrier address; b = noinc.
 void copy_async_arrive(Context& c, const ir::Inst& in, std::uint32_t mask);
+
+/// clusterlaunchcontrol.try_cancel. op = {response, mbarrier} shared addresses, b = wide bits as in
+/// BulkSpec, a = multicast to all CTAs of the cluster.
+void cancel_launch(Context& c, const ir::Inst& in, std::uint32_t mask);
+/// a: 0 is_canceled (op[0] a predicate), 1 get_first_ctaid (lists = b rows, from dimension c on);
+/// op[1] = the response's row of 16 bytes.
+void query_cancel(Context& c, const ir::Inst& in, std::uint32_t mask);
 
 /// op = {descriptor or list of A, descriptor of B, scale_d}; imm = WgmmaSpec; lists = b rows of D,
 /// then 4 of A where it lies in registers.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -255,6 +256,7 @@ struct Cta {
   model::MmaUnit mma;
   std::shared_ptr<model::TmemColumns> tmem_columns;  ///< of the SM that it runs on
   std::unique_ptr<TensorCore> tensor_core;           ///< null until it is needed
+  bool saw_no_cluster = false;  ///< a thread has seen that no cluster was left to cancel
 
   TensorCore& tensor();
   /// The other CTA of its pair: ranks that differ in the last bit. Null where there is none.
@@ -266,6 +268,8 @@ struct Cta {
 /// Counts effects that other warps or CTAs can see; a machine in which it stands still is stuck.
 struct Progress {
   std::uint64_t count = 0;
+  /// Takes a cluster that has not begun, and so never will: its index, none where all have.
+  std::function<std::optional<std::uint64_t>()> cancel_next;
 };
 
 /// Tensor memory columns of the SMs that a cluster runs on, by rank of its CTAs.

@@ -173,6 +173,8 @@ void lower_instruction(LowerContext& c) {
       return lower_wgmma(c);
     case kTcgen05:
       return lower_tcgen05(c);
+    case kLaunchControl:
+      return lower_launch_control(c);
     default:
       return lower_control(c);
   }

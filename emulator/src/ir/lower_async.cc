@@ -68,6 +68,7 @@ class BulkLowering {
 
   void from_global() {
     spec_.kind = exec::BulkKind::kLoad;
+    spec_.pair = c_.opcode().has("cta_group::2") ? 1 : 0;
     take_address(0);
     take_global(1);
     if (spec_.rank == 0) take_value(3, 32);

@@ -54,5 +54,6 @@ void lower_bulk_copy(LowerContext& c);    ///< cp.async.bulk, cp.reduce.async.bu
 void lower_async_group(LowerContext& c);  ///< their groups, and cp.async
 void lower_wgmma(LowerContext& c);
 void lower_tcgen05(LowerContext& c);
+void lower_launch_control(LowerContext& c);
 
 }  // namespace mxfa::emu::ir

@@ -55,6 +55,7 @@ enum class OpClass : std::uint8_t {
   kCpAsync,
   kWgmma,
   kTcgen05,
+  kLaunchControl,
 };
 
 /// Which lanes must arrive together.

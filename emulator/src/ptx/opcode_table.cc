@@ -374,6 +374,14 @@ constexpr auto kTensor = std::to_array<OpcodeSpec>({
     {"tcgen05 commit " MXEMU_GROUP
      " mbarrier::arrive::one [shared::cluster]- [multicast::cluster] b64",
      "*", kTcgen05},
+    {"clusterlaunchcontrol try_cancel async [shared::cta]- mbarrier::complete_tx::bytes "
+     "[multicast::cluster::all] b128",
+     "@ @", kLaunchControl},
+    {"clusterlaunchcontrol query_cancel is_canceled pred b128", "=pred b128", kLaunchControl},
+    {"clusterlaunchcontrol query_cancel get_first_ctaid v4 b32 b128", "*", kLaunchControl},
+    {"clusterlaunchcontrol query_cancel "
+     "get_first_ctaid::x|get_first_ctaid::y|get_first_ctaid::z b32 b128",
+     "=b32 b128", kLaunchControl},
 });
 
 #undef MXEMU_INT

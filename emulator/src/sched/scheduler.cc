@@ -30,6 +30,12 @@ Scheduler::Scheduler(exec::Launch& launch, const LaunchOptions& options, const S
       random_(options.seed, share.first),
       next_(share.first) {
   victim_ = random_.next();
+  progress_.cancel_next = [this]() -> std::optional<std::uint64_t> {
+    if (next_ >= share_.count) return std::nullopt;
+    const std::uint64_t index = next_;
+    next_ += share_.step;
+    return index;
+  };
 }
 
 LaunchStats Scheduler::run() {
