@@ -208,7 +208,7 @@ TEST(ClusterLaunchControl, WorkStealing) {
   barrier.cluster.arrive.aligned;
   barrier.cluster.wait.aligned;
   setp.eq.u32 %p, %rank, 0;
-  @%p clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128
+ @%p clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.multicast::cluster::all.b128
     [response], [mbar];
   mad.lo.u32 %z, %y, 8, %x;
   mul.wide.u32 %at, %z, 4;
@@ -256,8 +256,8 @@ TEST(ClusterLaunchControl, WorkStealing) {
   EXPECT_NE(asked.find("get_first_ctaid of a request that failed"), std::string::npos) << asked;
   const std::string again = error_of([&] {
     run(ptx,
-        "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [response], "
-        "[mbar];",
+        "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 "
+        "[response], [mbar];",
         {});
   });
   EXPECT_NE(again.find("after one was seen to fail"), std::string::npos) << again;
