@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's CPU attention in BF16 beside mxfa's, in one run: batch 1, 8 heads, 2048 tokens,
 head_dim 128, forward and backward. Blocks of runs alternate, so that both meet the same machine;
-each uses its own threads. Prints medians and their ratio, writes the records of both. Needs PyTorch.
+each uses its own threads. Prints medians and their ratio, writes the records of both.
 
     torch_sdpa.py --mxfa build/release/bin/mxfa --json compared.json
 """
@@ -117,7 +117,8 @@ def report(records):
         peer = next(row for row in rows if row["impl"].startswith("torch"))
         for row in rows:
             print(f"{name:19} {row['impl']:16} {row['ms_median']:9.2f} ms "
-                  f"{row['tflops'] * 1e3:8.1f} GFLOP/s  {peer['ms_median'] / row['ms_median']:5.2f}x"
+                  f"{row['tflops'] * 1e3:8.1f} GFLOP/s "
+                  f"{peer['ms_median'] / row['ms_median']:5.2f}x"
                   f"   CPU time {row['cpu_ms_per_thread']:9.2f} ms "
                   f"{peer['cpu_ms_per_thread'] / row['cpu_ms_per_thread']:5.2f}x")
 
