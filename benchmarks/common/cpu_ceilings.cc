@@ -6,12 +6,10 @@
 
 #include "common/operands.h"
 #include "core/parallel.h"
+#include "cpu/kernels.h"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 // GCC 12's intrinsics start from vectors that are undefined on purpose.
@@ -113,16 +111,6 @@ __attribute__((target("amx-tile,amx-bf16"))) double dot_amx(std::int64_t steps, 
 
 bool has_avx512() { return __builtin_cpu_supports("avx512f"); }
 bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
-
-/// The processor has it and the system lets this process use it.
-bool has_amx() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
-  if ((d & kBf16) == 0 || (d & kTile) == 0) return false;
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
 #endif
 
 Chain fp32_chain() {
@@ -168,7 +156,7 @@ CpuCeilings measure_cpu_ceilings(const RunPlan& plan) {
   CpuCeilings ceilings;
   ceilings.fp32_fma_tflops = measure_chain(fp32_chain(), plan);
 #if defined(__x86_64__)
-  if (has_amx()) {
+  if (cpu::amx_usable()) {
     ceilings.bf16_matrix = {"amx_bf16_tflops", measure_chain(dot_amx, plan)};
   } else if (has_avx512_bf16()) {
     ceilings.bf16_matrix = {"avx512_bf16_tflops", measure_chain(dot_avx512, plan)};

@@ -13,10 +13,11 @@ std::atomic<const Kernels*> forced{nullptr};
 bool machine_runs(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (isa == Isa::kAvx512Bf16) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("fma");
+  if (isa == Isa::kAvx512Bf16 || isa == Isa::kAmxBf16) {
+    return (isa != Isa::kAmxBf16 || amx_usable()) && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bf16") &&
+           __builtin_cpu_supports("fma");
   }
 #endif
   return isa == Isa::kPortable;
@@ -30,6 +31,8 @@ const Kernels* table(Isa isa) {
       return avx2_kernels();
     case Isa::kAvx512Bf16:
       return avx512_kernels();
+    case Isa::kAmxBf16:
+      return amx_kernels();
   }
   return nullptr;
 }
@@ -39,7 +42,7 @@ const Kernels* table(Isa isa) {
 std::span<const Isa> supported_isas() {
   static const std::vector<Isa> isas = [] {
     std::vector<Isa> result;
-    for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512Bf16}) {
+    for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
       if (machine_runs(isa) && table(isa) != nullptr) result.push_back(isa);
     }
     return result;

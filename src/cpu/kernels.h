@@ -19,7 +19,8 @@ inline constexpr std::int64_t kSquare = 32;
 enum class Isa : std::uint8_t {
   kPortable,    ///< any machine; multiply and add, each rounded
   kAvx2,        ///< AVX2 and FMA
-  kAvx512Bf16,  ///< AVX-512 with VDPBF16PS (also machines with AMX, whose tiles are not used)
+  kAvx512Bf16,  ///< AVX-512 with VDPBF16PS
+  kAmxBf16,     ///< the same, products on AMX tiles
 };
 
 struct PanelProduct {
@@ -157,5 +158,10 @@ void force_isa(std::optional<Isa> isa);
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const Kernels* amx_kernels();
+
+/// The processor has AMX with BF16 and the system lets this process use it; asks for permission at
+/// the first call.
+bool amx_usable();
 
 }  // namespace mxfa::cpu
