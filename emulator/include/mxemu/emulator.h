@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "mxemu/check.h"
 #include "mxemu/error.h"
 #include "mxemu/memory.h"
 
@@ -61,6 +62,10 @@ struct LaunchOptions {
   std::function<void(const std::string&)> print;  ///< receives printf's output; may be empty
   /// Receives, once each, what the ISA does not promise and practice relies on; may be empty.
   std::function<void(const std::string&)> warn;
+  /// Switches the hazard checker on: what it finds is added here, also where the launch throws.
+  /// The launch then runs on one host thread. Reads of bytes that nobody wrote are reported and
+  /// the launch goes on.
+  CheckReport* check = nullptr;
 };
 
 struct LaunchConfig {

@@ -4,6 +4,8 @@
 
 #include <bit>
 
+#include "exec/observer.h"
+
 namespace mxfa::emu::exec {
 namespace {
 
@@ -63,10 +65,12 @@ void check_region(const Request& r, const mem::Region& region, int lane, std::ui
 void track(const Request& r, mem::InitMap& init, int lane, std::uint64_t offset,
            std::uint64_t bytes, const std::string& where) {
   if (r.reads() && r.warp.cta().launch.checks.uninitialised && !init.all(offset, bytes)) {
-    r.fail(
-        lane,
-        fmt::format("read of {} bytes that nobody wrote, at byte {} of {}", r.bytes, offset, where),
-        Fault::kProgram);
+    const std::string what = fmt::format("read of {} bytes that nobody wrote, at byte {} of {}",
+                                         r.bytes, offset, where);
+    Observer* observer = r.warp.cta().launch.observer;
+    if (observer == nullptr || !observer->uninitialised(&r.warp, &r.in, what)) {
+      r.fail(lane, what, Fault::kProgram);
+    }
   }
   if (r.writes()) init.mark(offset, bytes);
 }
@@ -204,6 +208,30 @@ void resolve_generic(const Request& r, const std::uint64_t (&address)[kLanes], L
   });
 }
 
+void resolve_space(const Request& r, LanePointers& out) {
+  Warp& warp = r.warp;
+  const Inst& in = r.in;
+  alignas(64) std::uint64_t address[kLanes];
+  lane_addresses(warp, in, address);
+  check_alignment(r, address);
+  out.contiguous = is_contiguous(r, address);
+  switch (static_cast<MemorySpace>(in.a)) {
+    case MemorySpace::kGlobal:
+    case MemorySpace::kConst:
+      return resolve_global(r, address, out);
+    case MemorySpace::kShared:
+      return resolve_shared(r, address, out);
+    case MemorySpace::kLocal:
+      out.contiguous = false;
+      return for_lanes(r.mask, [&](int lane) { resolve_local_lane(r, lane, address[lane], out); });
+    case MemorySpace::kParam:
+      out.contiguous = false;
+      return for_lanes(r.mask, [&](int lane) { resolve_param_lane(r, lane, address[lane], out); });
+    case MemorySpace::kGeneric:
+      return resolve_generic(r, address, out);
+  }
+}
+
 }  // namespace
 
 void lane_addresses(const Warp& warp, const Inst& in, std::uint64_t (&address)[kLanes]) {
@@ -225,25 +253,9 @@ void lane_addresses(const Warp& warp, const Inst& in, std::uint64_t (&address)[k
 
 void resolve(Warp& warp, const Inst& in, std::uint32_t mask, std::uint32_t bytes, Access access,
              LanePointers& out) {
-  const Request r{warp, in, mask, bytes, access};
-  alignas(64) std::uint64_t address[kLanes];
-  lane_addresses(warp, in, address);
-  check_alignment(r, address);
-  out.contiguous = is_contiguous(r, address);
-  switch (static_cast<MemorySpace>(in.a)) {
-    case MemorySpace::kGlobal:
-    case MemorySpace::kConst:
-      return resolve_global(r, address, out);
-    case MemorySpace::kShared:
-      return resolve_shared(r, address, out);
-    case MemorySpace::kLocal:
-      out.contiguous = false;
-      return for_lanes(mask, [&](int lane) { resolve_local_lane(r, lane, address[lane], out); });
-    case MemorySpace::kParam:
-      out.contiguous = false;
-      return for_lanes(mask, [&](int lane) { resolve_param_lane(r, lane, address[lane], out); });
-    case MemorySpace::kGeneric:
-      return resolve_generic(r, address, out);
+  resolve_space({warp, in, mask, bytes, access}, out);
+  if (Observer* observer = warp.cta().launch.observer) {
+    observer->access({warp, in, mask, bytes, access, out});
   }
 }
 

@@ -72,12 +72,24 @@ class BulkIssue {
     return map;
   }
 
-  Task::Info info(const char* what, bool needs_block = true) const {
-    return {cta_.launch.kernel, in_.line, what, async::AsyncOp::kUnordered, needs_block};
+  bool reduces() const {
+    return spec_.kind == BulkKind::kReduce || spec_.kind == BulkKind::kReduceShared;
   }
 
-  void push(Cta& cta, const char* what, std::function<void()> effect) const {
-    cta.async.push(std::make_unique<Task>(info(what), std::move(effect)));
+  Task::Info info(const char* what, OpKind kind, const SharedPlace& barrier = {}) const {
+    Task::Info result{cta_.launch.kernel, in_.line, what};
+    result.needs_block = kind != OpKind::kStoreWrite;
+    result.may_outlive_block = kind == OpKind::kStoreRead;
+    result.observer = cta_.launch.observer;
+    if (result.observer != nullptr) {
+      result.observed =
+          result.observer->issue({kind, warp_, in_, lane_, barrier, reduces()});
+    }
+    return result;
+  }
+
+  void push(Cta& cta, Task::Info what, std::function<void()> effect) const {
+    cta.async.push(std::make_unique<Task>(std::move(what), std::move(effect)));
     ++cta.cluster.progress.count;
   }
 
@@ -114,7 +126,7 @@ class BulkIssue {
   void load_to(const SharedPlace& to, const SharedPlace& barrier) {
     const Launch* launch = &cta_.launch;
     if (spec_.rank > 0) {
-      push(*to.cta, "tensor load",
+      push(*to.cta, info("tensor load", OpKind::kToBarrier, barrier),
            [launch, to, barrier, map = tensor_map(), at = coordinates(), rank = spec_.rank] {
              GlobalView global(*launch);
              SharedView shared(*to.cta);
@@ -124,12 +136,13 @@ class BulkIssue {
            });
       return;
     }
-    push(*to.cta, "bulk load", [launch, to, barrier, from = operand(1), bytes = operand(3)] {
-      GlobalView global(*launch);
-      SharedView shared(*to.cta);
-      model::bulk_copy({global, from, shared, to.offset, bytes});
-      complete_bytes(barrier, bytes);
-    });
+    push(*to.cta, info("bulk load", OpKind::kToBarrier, barrier),
+         [launch, to, barrier, from = operand(1), bytes = operand(3)] {
+           GlobalView global(*launch);
+           SharedView shared(*to.cta);
+           model::bulk_copy({global, from, shared, to.offset, bytes});
+           complete_bytes(barrier, bytes);
+         });
   }
 
   void copy_shared() {
@@ -137,19 +150,20 @@ class BulkIssue {
     const SharedPlace from = shared_place(cta_, operand(1));
     const SharedPlace barrier = shared_place(cta_, operand(2));
     const BulkSpec spec = spec_;
-    push(cta_, "copy within the cluster", [to, from, barrier, spec, bytes = operand(3)] {
-      SharedView source(*from.cta);
-      SharedView target(*to.cta);
-      const model::BulkCopy copy{source, from.offset, target, to.offset, bytes};
-      if (spec.kind == BulkKind::kShared) {
-        model::bulk_copy(copy);
-      } else {
-        model::bulk_reduce(copy, model::ReduceTarget::kSharedCluster,
-                           static_cast<model::ReduceOp>(spec.reduce_op),
-                           static_cast<model::ReduceType>(spec.reduce_type));
-      }
-      complete_bytes(barrier, bytes);
-    });
+    push(cta_, info("copy within the cluster", OpKind::kToBarrier, barrier),
+         [to, from, barrier, spec, bytes = operand(3)] {
+           SharedView source(*from.cta);
+           SharedView target(*to.cta);
+           const model::BulkCopy copy{source, from.offset, target, to.offset, bytes};
+           if (spec.kind == BulkKind::kShared) {
+             model::bulk_copy(copy);
+           } else {
+             model::bulk_reduce(copy, model::ReduceTarget::kSharedCluster,
+                                static_cast<model::ReduceOp>(spec.reduce_op),
+                                static_cast<model::ReduceType>(spec.reduce_type));
+           }
+           complete_bytes(barrier, bytes);
+         });
   }
 
   // Bytes of shared memory that the store reads, from the box's start on. Rows are at least as wide
@@ -162,6 +176,18 @@ class BulkIssue {
     return (rows * pitch + 127) / 128 * 128;
   }
 
+  static std::shared_ptr<std::vector<std::byte>> read_source(const SharedPlace& from,
+                                                             std::uint64_t wanted) {
+    Cta& cta = *from.cta;
+    const std::uint64_t room = cta.smem.size() > from.offset ? cta.smem.size() - from.offset : 0;
+    auto bytes = std::make_shared<std::vector<std::byte>>(std::min(wanted, room));
+    if (Observer* observer = cta.launch.observer) {
+      observer->async_shared(cta, from.offset, bytes->size(), false);
+    }
+    std::memcpy(bytes->data(), cta.smem.data() + from.offset, bytes->size());
+    return bytes;
+  }
+
   void store() {
     const SharedPlace from = shared_place(cta_, operand(0));
     const std::shared_ptr<async::Group> group = warp_.lane_async(lane_).bulk.open();
@@ -170,24 +196,19 @@ class BulkIssue {
     std::function<void(model::ByteMemory&)> write =
         spec_.rank > 0 ? tensor_write(from) : plain_write(from);
     const std::uint64_t wanted = spec_.rank > 0 ? source_bytes(tensor_map()) : operand(3);
-    const Task::Info later =
-        info(spec_.kind == BulkKind::kStore ? "bulk store" : "bulk reduction", false);
-    Task::Info reading = info("read of a bulk store");
-    reading.may_outlive_block = true;
-    cta_.async.push(std::make_unique<Task>(reading, [from, group, wanted, write = std::move(write),
-                                                     later] {
-      Cta& cta = *from.cta;
-      const std::uint64_t room = cta.smem.size() > from.offset ? cta.smem.size() - from.offset : 0;
-      auto bytes = std::make_shared<std::vector<std::byte>>(std::min(wanted, room));
-      std::memcpy(bytes->data(), cta.smem.data() + from.offset, bytes->size());
-      --group->reads;
-      cta.async.push(std::make_unique<Task>(later, [from, group, bytes, write] {
-        model::SpanMemory snapshot(from.offset, *bytes);
-        write(snapshot);
-        --group->writes;
-      }));
-    }));
-    ++cta_.cluster.progress.count;
+    const Task::Info later = info(spec_.kind == BulkKind::kStore ? "bulk store" : "bulk reduction",
+                                  OpKind::kStoreWrite);
+    push(cta_, info("read of a bulk store", OpKind::kStoreRead),
+         [from, group, wanted, write = std::move(write), later] {
+           Cta& cta = *from.cta;
+           auto bytes = read_source(from, wanted);
+           --group->reads;
+           cta.async.push(std::make_unique<Task>(later, [from, group, bytes, write] {
+             model::SpanMemory snapshot(from.offset, *bytes);
+             write(snapshot);
+             --group->writes;
+           }));
+         });
   }
 
   std::function<void(model::ByteMemory&)> tensor_write(const SharedPlace& from) const {
@@ -234,7 +255,7 @@ class BulkIssue {
     }
     if (to.offset % bytes.size() != 0)
       model::fault("st.async address", "one aligned to its size", to.offset);
-    push(*to.cta, "st.async", [to, barrier, bytes] {
+    push(*to.cta, info("st.async", OpKind::kToBarrier, barrier), [to, barrier, bytes] {
       SharedView(*to.cta).write(to.offset, bytes);
       complete_bytes(barrier, bytes.size());
     });
@@ -260,16 +281,22 @@ void bulk_copy(Context& c, const Inst& in, std::uint32_t mask) {
 
 void async_group(Context& c, const Inst& in, std::uint32_t mask) {
   Warp& warp = static_cast<Warp&>(c);
+  Observer* observer = warp.cta().launch.observer;
+  const CopyGroup kind = in.b != 0 ? CopyGroup::kCopyAsync : CopyGroup::kBulk;
   bool done = true;
   for_lanes(mask, [&](int lane) {
     LaneAsync& state = warp.lane_async(lane);
     async::GroupList& groups = in.b != 0 ? state.copy : state.bulk;
     if (in.a == 0) {
       groups.commit();
+      if (observer != nullptr) observer->group_commit(warp, lane, kind);
     } else {
       done &= groups.done(static_cast<std::uint64_t>(in.imm), in.a == 2);
     }
   });
+  if (observer != nullptr && in.a != 0) {
+    for_lanes(mask, [&](int lane) { observer->group_wait(warp, in, lane, kind, done); });
+  }
   if (!done) warp.retry();
 }
 
@@ -289,8 +316,14 @@ void copy_async(Context& c, const Inst& in, std::uint32_t mask) {
     const std::shared_ptr<async::Group> group = warp.lane_async(lane).copy.open();
     ++group->writes;
     const Launch* launch = &cta.launch;
+    Task::Info info{launch->kernel, in.line, "cp.async"};
+    info.observer = launch->observer;
+    if (info.observer != nullptr) {
+      info.observed = info.observer->issue(
+          {OpKind::kCopy, warp, in, lane, {}, false, lane == std::countr_zero(mask)});
+    }
     cta.async.push(std::make_unique<Task>(
-        Task::Info{launch->kernel, in.line, "cp.async", async::AsyncOp::kUnordered, true},
+        std::move(info),
         [launch, to, from, bytes, given, group] {
           std::vector<std::byte> data(bytes);
           if (given != 0) GlobalView(*launch).read(from, std::span(data).first(given));
@@ -312,11 +345,17 @@ void copy_async_arrive(Context& c, const Inst& in, std::uint32_t mask) {
       place.cta->mbarriers.at(place.offset, "cp.async.mbarrier.arrive").increment_pending();
     }
     const auto groups = warp.lane_async(lane).copy.all();
+    Observer* observer = cta.launch.observer;
+    const ObservedOpPtr observed =
+        observer == nullptr ? nullptr : observer->copies_arrive({warp, in, 1u << lane, place, false});
     cta.async.push(std::make_unique<Task>(
         Task::Info{cta.launch.kernel, in.line, "cp.async.mbarrier.arrive",
                    async::AsyncOp::kUnordered, true},
-        [place] {
-          place.cta->mbarriers.at(place.offset, "cp.async.mbarrier.arrive").arrive();
+        [place, observer, observed] {
+          if (observer != nullptr) observer->copies_arrived(*observed, place);
+          const auto arrival =
+              place.cta->mbarriers.at(place.offset, "cp.async.mbarrier.arrive").arrive();
+          if (observer != nullptr && arrival.completed) observer->mbarrier_phase(place);
           update_image(place);
         },
         // Later operations of a group that is still open are waited for as well: never too early.

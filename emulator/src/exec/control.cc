@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "exec/handlers.h"
-#include "exec/machine.h"
+#include "exec/observer.h"
 
 /// Barriers and the rest of control. PTX ISA 9.0, sections 9.7.12 and 9.7.13.
 namespace mxfa::emu::exec {
@@ -55,6 +55,9 @@ void complete(Cta& cta, NamedBarrier& barrier) {
   barrier.votes = 0;
   barrier.votes_true = 0;
   barrier.in_use = false;
+  if (Observer* observer = cta.launch.observer) {
+    observer->barrier_complete(cta, static_cast<std::uint32_t>(&barrier - cta.barriers.data()));
+  }
   ++barrier.gate.generation;
   ++cta.cluster.progress.count;
 }
@@ -100,7 +103,9 @@ void Cta::on_exit(std::uint32_t warp) {
     if (live == 0) check_complete(*this, barrier);
   }
   cluster.check_barrier();
-  if (exited()) check_exit();
+  if (!exited()) return;
+  if (launch.observer != nullptr) launch.observer->exited(*this);
+  check_exit();
 }
 
 void cta_barrier(Context& c, const Inst& in, std::uint32_t mask) {
@@ -121,7 +126,9 @@ void cta_barrier(Context& c, const Inst& in, std::uint32_t mask) {
     barrier.votes_true += static_cast<std::uint32_t>(std::popcount(mask & votes));
     barrier.results.push_back({&warp, in.op[2], mask, in.a});
   }
-  if (operation != BarrierOp::kArrive) warp.wait_at(barrier.gate);
+  const bool waits = operation != BarrierOp::kArrive;
+  if (waits) warp.wait_at(barrier.gate);
+  if (Observer* observer = cta.launch.observer) observer->barrier_arrive(warp, mask, id, waits);
   ++cta.cluster.progress.count;
   if ((warp.live() & ~lanes) != 0) return;
   lanes = 0;
@@ -131,7 +138,7 @@ void cta_barrier(Context& c, const Inst& in, std::uint32_t mask) {
   if (barrier.arrived < needed) return;
   // The last arrival does not wait: the gate it would wait at opens before its ticket is taken.
   complete(cta, barrier);
-  if (operation != BarrierOp::kArrive) warp.pass_gate();
+  if (waits) warp.pass_gate();
 }
 
 void cluster_barrier(Context& c, const Inst& in, std::uint32_t mask) {
@@ -140,10 +147,12 @@ void cluster_barrier(Context& c, const Inst& in, std::uint32_t mask) {
   Cluster& cluster = cta.cluster;
   const std::size_t slot = cta.rank * cta.warps.size() + warp.index();
   std::uint32_t& waiting = warp.cluster_waits;
+  Observer* observer = cta.launch.observer;
   if (in.a == 0) {
     if ((waiting & mask) != 0) warp.fail(in, mask, "barrier.cluster.arrive twice without a wait");
     waiting |= mask;
     cluster.arrived[slot] |= mask;
+    if (observer != nullptr) observer->cluster_arrive(warp, mask, in.c != 0);
     for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
       warp.cluster_tickets[static_cast<std::size_t>(std::countr_zero(rest))] =
           cluster.gate.generation;
@@ -158,17 +167,28 @@ void cluster_barrier(Context& c, const Inst& in, std::uint32_t mask) {
   const int first = std::countr_zero(mask);
   const std::uint64_t ticket = warp.cluster_tickets[static_cast<std::size_t>(first)];
   waiting &= ~mask;
-  if (cluster.gate.generation == ticket) warp.wait_at(cluster.gate);
+  const bool passed = cluster.gate.generation != ticket;
+  if (!passed) warp.wait_at(cluster.gate);
+  if (observer != nullptr) observer->cluster_wait(warp, mask, passed);
 }
 
-void fence(Context&, const Inst&, std::uint32_t) {}
+void fence(Context& c, const Inst& in, std::uint32_t mask) {
+  Warp& warp = warp_of(c);
+  if (Observer* observer = warp.cta().launch.observer) observer->fence(warp, in, mask);
+}
 void no_operation(Context&, const Inst&, std::uint32_t) {}
 
 void trap(Context& c, const Inst& in, std::uint32_t mask) { warp_of(c).fail(in, mask, "trap"); }
 
-void set_max_registers(Context&, const Inst&, std::uint32_t) {}
+void set_max_registers(Context& c, const Inst& in, std::uint32_t) {
+  Warp& warp = warp_of(c);
+  if (Observer* observer = warp.cta().launch.observer) observer->set_max_registers(warp, in);
+}
 
 // Launches do not overlap: what a kernel depends on has ended before it begins.
-void grid_dependency(Context&, const Inst&, std::uint32_t) {}
+void grid_dependency(Context& c, const Inst& in, std::uint32_t mask) {
+  Warp& warp = warp_of(c);
+  if (Observer* observer = warp.cta().launch.observer) observer->grid_dependency(warp, in, mask);
+}
 
 }  // namespace mxfa::emu::exec

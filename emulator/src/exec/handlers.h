@@ -19,6 +19,9 @@ struct AccessFlags {
   static constexpr std::uint8_t kWideData = 4;     ///< data rows have 8-byte slots
   static constexpr std::uint8_t kStrong = 8;       ///< volatile, relaxed, acquire, release
   static constexpr std::uint8_t kVariable = 16;    ///< the address is a variable's: imm alone
+  static constexpr std::uint8_t kAcquire = 32;
+  static constexpr std::uint8_t kRelease = 64;
+  static constexpr std::uint8_t kCtaScope = 128;  ///< of a strong access
 };
 
 // Inst::a is the MemorySpace, b the number of elements, op[1] the address, to which imm is added.
@@ -135,8 +138,8 @@ enum class BarrierOp : std::uint8_t { kSync, kArrive, kPopc, kAnd, kOr };
 /// op = {id, count, result, predicate}; a = BarrierOp, b = aligned.
 void cta_barrier(Context& c, const ir::Inst& in, std::uint32_t mask);
 void cluster_barrier(Context& c, const ir::Inst& in,
-                     std::uint32_t mask);  ///< a = wait, b = aligned
-void fence(Context& c, const ir::Inst& in, std::uint32_t mask);
+                     std::uint32_t mask);  ///< a = wait, b = aligned, c = relaxed
+void fence(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a, b: see exec/observer.h
 void no_operation(Context& c, const ir::Inst& in, std::uint32_t mask);
 void trap(Context& c, const ir::Inst& in, std::uint32_t mask);
 void call_printf(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< lists: format, arguments
@@ -161,7 +164,8 @@ struct MbarrierFlags {
   static constexpr std::uint8_t kExpect = 2;  ///< the operand is a number of bytes
   static constexpr std::uint8_t kNoComplete = 4;
   static constexpr std::uint8_t kParity = 8;
-  static constexpr std::uint8_t kTry = 16;  ///< may suspend the thread
+  static constexpr std::uint8_t kTry = 16;      ///< may suspend the thread
+  static constexpr std::uint8_t kRelaxed = 32;  ///< orders no memory
 };
 /// op = {result, address, operand}; extra = MbarrierOp | flags << 8.
 void mbarrier(Context& c, const ir::Inst& in, std::uint32_t mask);

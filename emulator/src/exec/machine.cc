@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "exec/observer.h"
 #include "mxemu/error.h"
 
 namespace mxfa::emu::exec {
@@ -86,6 +87,7 @@ Cluster::Cluster(Launch& launch, Progress& the_progress, std::uint64_t the_index
   }
   gate.name = "the cluster barrier";
   arrived.assign(ctas.size() * ctas[0]->warps.size(), 0);
+  if (launch.observer != nullptr) launch.observer->begin(*this);
 }
 
 bool Cluster::exited() const {
@@ -105,6 +107,7 @@ void Cluster::check_barrier() {
   }
   if (!anybody) return;
   std::ranges::fill(arrived, 0u);
+  if (Observer* observer = ctas[0]->launch.observer) observer->cluster_complete(*this);
   ++gate.generation;
   ++progress.count;
 }

@@ -24,6 +24,10 @@
 /// The state of a running launch: clusters of CTAs of warps of fragments.
 namespace mxfa::emu::exec {
 
+class Observer;
+struct ObservedCluster;
+struct ObservedOp;
+
 using Dim3 = std::array<std::uint32_t, 3>;
 inline std::uint64_t volume(const Dim3& d) { return std::uint64_t{d[0]} * d[1] * d[2]; }
 
@@ -52,6 +56,7 @@ class Warnings {
 /// What all CTAs of a launch share. Constant while it runs, but for the memory behind the pointers.
 struct Launch {
   const ir::Kernel* kernel = nullptr;
+  const ir::Inst* code = nullptr;  ///< what warps execute: the kernel's, or an observer's copy of it
   Dim3 grid{1, 1, 1};
   Dim3 block{1, 1, 1};
   Dim3 cluster{1, 1, 1};
@@ -64,6 +69,7 @@ struct Launch {
   bool converge = true;  ///< fragments meet again as soon as they can; off: only where they must
   std::function<void(const std::string&)> print;
   std::shared_ptr<Warnings> warnings = std::make_shared<Warnings>();
+  Observer* observer = nullptr;  ///< null: nobody watches
 
   Dim3 cluster_grid() const {
     return {grid[0] / cluster[0], grid[1] / cluster[1], grid[2] / cluster[2]};
@@ -124,6 +130,7 @@ struct WgmmaIssue {
   bool scale_d = false;
   std::uint64_t descriptor_a = 0;
   std::uint64_t descriptor_b = 0;
+  std::shared_ptr<ObservedOp> observed;
   std::vector<std::uint32_t*> d;  ///< rows, warp by warp
   std::vector<std::uint32_t*> a;
 };
@@ -149,6 +156,10 @@ class Warp : public Context {
   std::uint64_t executed() const { return executed_; }
   std::uint64_t thread_instructions() const { return lanes_executed_; }
   std::byte* local(int lane);
+  /// Does the host address lie in the lanes' local memory?
+  bool is_local(const std::byte* address) const {
+    return address >= local_.data() && address < local_.data() + local_.size();
+  }
   std::uint32_t lane_count() const { return lane_count_; }
 
   // For handlers: what becomes of the fragment whose instruction is being executed.
@@ -291,6 +302,7 @@ struct Cluster {
   Gate gate;
   std::vector<std::uint32_t> arrived;  ///< by CTA and warp: lanes that have arrived
   TensorOrder tensor_order;
+  std::shared_ptr<ObservedCluster> observed;
 };
 
 }  // namespace mxfa::emu::exec

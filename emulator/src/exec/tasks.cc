@@ -7,8 +7,21 @@
 #include "mxemu/error.h"
 
 namespace mxfa::emu::exec {
+namespace {
+
+void unwritten(Observer* observer, const char* where, const std::string& what) {
+  if (observer != nullptr &&
+      observer->uninitialised(nullptr, nullptr,
+                              fmt::format("read of {} that nobody wrote: {}", where, what))) {
+    return;
+  }
+  model::fault(where, "bytes that somebody wrote", what);
+}
+
+}  // namespace
 
 void Task::complete() {
+  const ObservedScope scope(info_.observer, info_.observed.get());
   try {
     effect_();
   } catch (const PtxError&) {
@@ -36,9 +49,9 @@ void GlobalView::read(std::uint64_t address, std::span<std::byte> out) {
   mem::Region& from = region(address, out.size());
   if (from.tracked && launch_.checks.uninitialised &&
       !from.init.all(address - from.begin, out.size())) {
-    model::fault("global memory", "bytes that somebody wrote",
-                 mem::describe_address(*launch_.memory, address));
+    unwritten(launch_.observer, "global memory", mem::describe_address(*launch_.memory, address));
   }
+  if (launch_.observer != nullptr) launch_.observer->async_global(address, out.size(), false);
   std::memcpy(out.data(), reinterpret_cast<const std::byte*>(address), out.size());
 }
 
@@ -46,6 +59,7 @@ void GlobalView::write(std::uint64_t address, std::span<const std::byte> bytes) 
   mem::Region& to = region(address, bytes.size());
   if (!to.writable) model::fault("global memory", "a writable buffer", to.name);
   if (to.tracked) to.init.mark(address - to.begin, bytes.size());
+  if (launch_.observer != nullptr) launch_.observer->async_global(address, bytes.size(), true);
   std::memcpy(reinterpret_cast<std::byte*>(address), bytes.data(), bytes.size());
 }
 
@@ -60,9 +74,11 @@ void SharedView::check(std::uint64_t address, std::uint64_t bytes) const {
 void SharedView::read(std::uint64_t address, std::span<std::byte> out) {
   check(address, out.size());
   if (cta_.launch.checks.uninitialised && !cta_.smem.init().all(address, out.size())) {
-    model::fault("shared memory", "bytes that somebody wrote",
-                 fmt::format("offset {}, {} bytes", address, out.size()));
+    unwritten(cta_.launch.observer, "shared memory",
+              fmt::format("offset {}, {} bytes", address, out.size()));
   }
+  Observer* observer = cta_.launch.observer;
+  if (observer != nullptr) observer->async_shared(cta_, address, out.size(), false);
   std::memcpy(out.data(), cta_.smem.data() + address, out.size());
 }
 
@@ -74,6 +90,8 @@ void SharedView::write(std::uint64_t address, std::span<const std::byte> bytes) 
                  fmt::format("offset {}, {} bytes", address, bytes.size()));
   }
   cta_.smem.init().mark(address, bytes.size());
+  Observer* observer = cta_.launch.observer;
+  if (observer != nullptr) observer->async_shared(cta_, address, bytes.size(), true);
   std::memcpy(cta_.smem.data() + address, bytes.data(), bytes.size());
 }
 
@@ -99,7 +117,11 @@ void complete_bytes(const SharedPlace& barrier, std::uint64_t bytes) {
   if (barrier.cta->exited()) {
     model::fault("mbarrier", "a block that has not exited", barrier.cta->name());
   }
-  barrier.cta->mbarriers.at(barrier.offset, "complete_tx").complete_tx(bytes);
+  Observer* observer = barrier.cta->launch.observer;
+  if (observer != nullptr) observer->async_complete_tx(barrier);
+  const bool completed =
+      barrier.cta->mbarriers.at(barrier.offset, "complete_tx").complete_tx(bytes);
+  if (completed && observer != nullptr) observer->mbarrier_phase(barrier);
   update_image(barrier);
   ++barrier.cta->cluster.progress.count;
 }

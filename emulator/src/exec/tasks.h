@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "exec/machine.h"
+#include "exec/observer.h"
 #include "model/tma.h"
 
 /// What asynchronous instructions queue, and the memory as their models see it.
@@ -22,6 +22,8 @@ class Task : public async::AsyncOp {
     async::Issuer issuer{};
     bool may_outlive_block = false;
     std::function<void(std::vector<async::Touch>&)> touches{};
+    Observer* observer = nullptr;
+    ObservedOpPtr observed{};
   };
   Task(Info info, std::function<void()> effect, std::function<bool()> ready = {})
       : info_(std::move(info)), effect_(std::move(effect)), ready_(std::move(ready)) {}
@@ -67,11 +69,6 @@ class SharedView : public model::ByteMemory {
   Cta& cta_;
 };
 
-/// A place in the shared memory of the cluster.
-struct SharedPlace {
-  Cta* cta = nullptr;
-  std::uint32_t offset = 0;
-};
 /// Of a 32-bit shared address, or a generic one of the shared window. Throws where the cluster has
 /// no such block.
 SharedPlace shared_place(Cta& cta, std::uint64_t address);

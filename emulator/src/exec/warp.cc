@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "exec/machine.h"
+#include "exec/observer.h"
 #include "mxemu/error.h"
 
 namespace mxfa::emu::exec {
@@ -22,7 +23,7 @@ constexpr std::uint32_t kPollCost = 256;
 
 Warp::Warp(Cta& cta, std::uint32_t index, std::uint32_t lanes)
     : cta_(&cta),
-      code_(cta.launch.kernel->code.data()),
+      code_(cta.launch.code),
       index_(index),
       live_(lanes == 32 ? kFullMask : (1u << lanes) - 1),
       lane_count_(lanes) {
@@ -365,6 +366,7 @@ void Warp::release_warp_barrier() {
       if (other.state == FragmentState::kWarpBarrier) arrived |= other.mask;
     }
     if ((members & live_ & ~arrived) != 0) continue;
+    if (Observer* observer = cta_->launch.observer) observer->warp_barrier(*this, members & live_);
     for (Fragment& other : fragments_) {
       if (other.state != FragmentState::kWarpBarrier || (other.mask & ~members) != 0) continue;
       other.state = FragmentState::kReady;

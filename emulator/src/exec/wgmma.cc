@@ -43,6 +43,22 @@ model::WgmmaOp decode(const WgmmaSpec& spec, bool scale_d) {
   return op;
 }
 
+void check_sources(Cta& cta, const std::vector<model::ByteRange>& ranges) {
+  Observer* observer = cta.launch.observer;
+  if (observer == nullptr && !cta.launch.checks.uninitialised) return;
+  for (const model::ByteRange& range : ranges) {
+    if (observer != nullptr) observer->async_shared(cta, range.begin, range.size, false);
+    if (!cta.launch.checks.uninitialised || cta.smem.init().all(range.begin, range.size)) continue;
+    const std::string what = fmt::format("offset {}, {} bytes", range.begin, range.size);
+    if (observer != nullptr &&
+        observer->uninitialised(nullptr, nullptr,
+                                "wgmma operand in shared memory that nobody wrote: " + what)) {
+      continue;
+    }
+    model::fault("wgmma operand in shared memory", "bytes that somebody wrote", what);
+  }
+}
+
 void execute(Cta& cta, const WgmmaIssue& issue) {
   const auto spec = std::bit_cast<WgmmaSpec>(issue.inst->imm);
   const model::WgmmaOp op = decode(spec, issue.scale_d);
@@ -54,14 +70,7 @@ void execute(Cta& cta, const WgmmaIssue& issue) {
   operands.smem = std::span<const std::byte>(cta.smem.data(), cta.smem.size());
   const std::vector<const std::uint32_t*> a(issue.a.begin(), issue.a.end());
   operands.a_regs = a;
-  if (cta.launch.checks.uninitialised) {
-    for (const model::ByteRange& range : model::wgmma_smem_ranges(op, operands)) {
-      if (!cta.smem.init().all(range.begin, range.size)) {
-        model::fault("wgmma operand in shared memory", "bytes that somebody wrote",
-                     fmt::format("offset {}, {} bytes", range.begin, range.size));
-      }
-    }
-  }
+  check_sources(cta, model::wgmma_smem_ranges(op, operands));
   const std::vector<const std::uint32_t*> d(issue.d.begin(), issue.d.end());
   model::wgmma(op, operands, cta.mma, d, issue.d);
 }
@@ -116,14 +125,18 @@ void wgmma_mma(Context& c, const Inst& in, std::uint32_t mask) {
     warp.held.hold(rows[count + i], holder);
   }
   issue.warps |= 1u << member;
+  Observer* observer = cta.launch.observer;
+  if (observer != nullptr) issue.observed = observer->wgmma_issue(warp, in, issue.observed);
   ++cta.cluster.progress.count;
   if (issue.warps != 0xFu) return;
+  Task::Info info{cta.launch.kernel, in.line, "wgmma", 1 + number};
+  info.observer = observer;
+  info.observed = issue.observed;
   cta.async.push(
-      std::make_unique<Task>(Task::Info{cta.launch.kernel, in.line, "wgmma", 1 + number, true},
-                             [&cta, &group, work = std::move(issue)] {
-                               execute(cta, work);
-                               ++group.completed;
-                             }));
+      std::make_unique<Task>(std::move(info), [&cta, &group, work = std::move(issue)] {
+        execute(cta, work);
+        ++group.completed;
+      }));
   group.partial.erase(group.partial.begin());
   ++group.formed;
 }
@@ -134,12 +147,16 @@ void wgmma_group(Context& c, const Inst& in, std::uint32_t mask) {
   const std::uint32_t number = warp.index() / kWarps;
   if (number >= cta.warpgroups.size()) warp.fail(in, mask, "wgmma needs four whole warps");
   WarpWgmma& state = warp.wgmma;
+  Observer* observer = cta.launch.observer;
+  if (in.a == 0 && observer != nullptr) observer->wgmma_fence(warp, in);
   if (in.a == 1) state.commits.push_back(state.issued);
   if (in.a != 2) return;
   const auto allowed = static_cast<std::size_t>(in.imm);
   if (state.commits.size() <= allowed) return;
   const std::uint64_t wanted = state.commits[state.commits.size() - 1 - allowed];
-  if (cta.warpgroups[number].completed < wanted) return warp.retry();
+  const bool done = cta.warpgroups[number].completed >= wanted;
+  if (observer != nullptr) observer->wgmma_wait(warp, in, done, wanted);
+  if (!done) return warp.retry();
   warp.held.release(ir::RegisterOwner::kWgmma, wanted);
   // Groups that are done are not asked about again.
   state.commits.erase(state.commits.begin(),

@@ -24,6 +24,12 @@ struct ParamPatch {
   std::uint64_t offset = 0;
 };
 
+/// An instruction names a register that wgmma uses.
+struct MatrixRegisterUse {
+  std::uint32_t inst = 0;
+  std::uint32_t reg = 0;  ///< a number for the register
+};
+
 /// A function made executable. Immutable; shared by all launches.
 struct Kernel {
   std::string name;
@@ -32,6 +38,7 @@ struct Kernel {
   std::vector<std::int32_t> lists;
   std::vector<std::byte> pool;  ///< constants as rows; operands count from its end
   std::vector<ParamPatch> patches;
+  std::vector<MatrixRegisterUse> matrix_registers;  ///< in the order of the instructions
   std::vector<Param> params;
   std::uint32_t param_bytes = 0;
   std::uint32_t register_bytes = 0;  ///< of one warp

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "exec/handlers.h"
 #include "ir/allocate.h"
@@ -180,6 +181,22 @@ void lower_instruction(LowerContext& c) {
   }
 }
 
+// wgmma.fence must stand between other uses of a register and its use by wgmma.
+void note_matrix_registers(Kernel& kernel, const Builder& builder) {
+  std::set<std::uint32_t> registers;
+  for (const HoldEvent& event : builder.holds) {
+    if (event.owner == RegisterOwner::kWgmma && event.reg != HoldEvent::kAll) {
+      registers.insert(event.reg);
+    }
+  }
+  if (registers.empty()) return;
+  for (const RegisterUse& use : builder.uses) {
+    if (use.where != RegisterUse::kGuard && registers.contains(use.reg)) {
+      kernel.matrix_registers.push_back({use.inst, use.reg});
+    }
+  }
+}
+
 // Writes rows and slots in the place of virtual registers.
 void patch(Kernel& kernel, const Builder& builder, const Allocation& allocation) {
   for (const RegisterUse& use : builder.uses) {
@@ -258,6 +275,7 @@ Kernel lower(const ptx::Module& module, const ptx::Function& function,
   kernel.code = std::move(builder.code);
   kernel.lists = std::move(builder.lists);
   patch(kernel, builder, allocation);
+  note_matrix_registers(kernel, builder);
   kernel.pool = builder.take_pool();
   kernel.patches = builder.patches;
   kernel.register_bytes = allocation.register_bytes;

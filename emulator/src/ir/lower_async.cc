@@ -287,6 +287,7 @@ void lower_mbarrier(LowerContext& c) {
   flag(opcode.has("noComplete"), exec::MbarrierFlags::kNoComplete);
   flag(opcode.has("parity"), exec::MbarrierFlags::kParity);
   flag(name == "try_wait", exec::MbarrierFlags::kTry);
+  flag(opcode.has("relaxed"), exec::MbarrierFlags::kRelaxed);
   const auto& operands = c.operands();
   const bool has_result = op == kArrive || op == kWait || op == kPendingCount;
   const std::size_t address = has_result ? 1 : 0;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "exec/handlers.h"
+#include "exec/observer.h"
 #include "ir/lowering.h"
 
 namespace mxfa::emu::ir {
@@ -55,6 +56,30 @@ void lower_map_address(LowerContext& c) {
   c.b.last().a = c.opcode().type->bits == 64 ? 8 : 4;
   c.b.last().b = c.opcode().qualifiers[0] == "getctarank" ? 1 : 0;
   c.b.last().c = c.opcode().has("shared::cluster") ? 1 : 0;
+}
+
+void lower_fence(LowerContext& c) {
+  using exec::FenceFlags;
+  const ptx::Opcode& opcode = c.opcode();
+  exec::FenceKind kind = exec::FenceKind::kThread;
+  std::uint8_t flags = 0;
+  if (opcode.has("proxy")) {
+    const int space = opcode.which({"global", "async.global", "shared::cta", "shared::cluster",
+                                    "async.shared::cta"});
+    const bool async = opcode.has("async") || opcode.qualifiers.back().starts_with("async.");
+    kind = async ? exec::FenceKind::kProxyAsync : exec::FenceKind::kProxyOther;
+    if (space < 0 || space >= 2) flags |= FenceFlags::kShared;
+    if (space < 2) flags |= FenceFlags::kGlobal;
+  } else if (opcode.has("mbarrier_init")) {
+    kind = exec::FenceKind::kMbarrierInit;
+  } else {
+    if (!opcode.has("release")) flags |= FenceFlags::kAcquire;
+    if (!opcode.has("acquire")) flags |= FenceFlags::kRelease;
+    if (opcode.has("cta")) flags |= FenceFlags::kCtaScope;
+  }
+  Inst& in = c.b.emit(&exec::fence);
+  in.a = static_cast<std::uint8_t>(kind);
+  in.b = flags;
 }
 
 exec::MemorySpace tested_space(const ptx::Opcode& opcode) {
@@ -155,6 +180,7 @@ void lower_barrier(LowerContext& c) {
   lower_by_signature(c, &exec::cluster_barrier, aligned ? Flow::kAligned : Flow::kBlocking);
   c.b.last().a = opcode.has("wait") ? 1 : 0;
   c.b.last().b = aligned ? 1 : 0;
+  c.b.last().c = opcode.has("relaxed") ? 1 : 0;
 }
 
 void lower_control(LowerContext& c) {
@@ -165,8 +191,7 @@ void lower_control(LowerContext& c) {
     case ptx::OpClass::kTrap:
       return lower_by_signature(c, &exec::trap);
     case ptx::OpClass::kFence:
-      c.b.emit(&exec::fence);
-      return;
+      return lower_fence(c);
     case ptx::OpClass::kHint:
       c.b.emit(&exec::no_operation);
       return;

@@ -59,6 +59,15 @@ const ptx::Operand& first_row(const ptx::Operand& operand) {
   return operand.kind == Kind::kVector && !operand.parts.empty() ? operand.parts[0] : operand;
 }
 
+// Memory order and scope, which only observers look at.
+void set_order_flags(LowerContext& c) {
+  Inst& in = c.b.last();
+  const bool both = c.opcode().has("acq_rel");
+  if (both || c.opcode().has("acquire")) in.c |= AccessFlags::kAcquire;
+  if (both || c.opcode().has("release")) in.c |= AccessFlags::kRelease;
+  if (c.opcode().has("cta")) in.c |= AccessFlags::kCtaScope;
+}
+
 void set_data_flags(LowerContext& c, const ptx::Operand& data, std::uint32_t bits) {
   Inst& in = c.b.last();
   const auto wide = [&](const ptx::Operand& row) {
@@ -72,6 +81,7 @@ void set_data_flags(LowerContext& c, const ptx::Operand& data, std::uint32_t bit
   if (c.opcode().which({"volatile", "relaxed", "acquire", "release"}) >= 0) {
     in.c |= AccessFlags::kStrong;
   }
+  set_order_flags(c);
   if (c.opcode().type->is_signed()) in.c |= AccessFlags::kSigned;
   if (in.b != vector_size(c.opcode())) {
     c.b.fail(fmt::format("expected {} data registers, got {}", vector_size(c.opcode()),
@@ -166,6 +176,8 @@ void lower_atomic(LowerContext& c) {
   Inst& in = c.b.last();
   if (in.b != vector_size(opcode)) c.b.fail("wrong number of data registers");
   if (bits == 64) in.c |= AccessFlags::kWideData;
+  in.c |= AccessFlags::kStrong;
+  set_order_flags(c);
   in.extra = (in.extra << 16) | static_cast<std::uint32_t>(atomic_op(opcode)) |
              static_cast<std::uint32_t>(atomic_type(c)) << 8;
   if (c.b.lists.size() > 0xFFFF) c.b.fail("too many vector operands in this function");

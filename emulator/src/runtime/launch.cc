@@ -6,6 +6,7 @@
 #include <exception>
 #include <thread>
 
+#include "check/checker.h"
 #include "exec/machine.h"
 #include "sched/scheduler.h"
 
@@ -77,6 +78,7 @@ exec::Launch make_launch(const LaunchRequest& request, const LaunchOptions& opti
   const ir::Kernel& kernel = *request.kernel;
   exec::Launch launch;
   launch.kernel = &kernel;
+  launch.code = kernel.code.data();
   launch.grid = request.config.grid;
   launch.block = request.config.block;
   launch.cluster = cluster_size(kernel, request.config);
@@ -128,9 +130,14 @@ void publish_params(exec::Launch& launch) {
 LaunchStats launch(const LaunchRequest& request, const LaunchOptions& options) {
   exec::Launch state = make_launch(request, options);
   publish_params(state);
+  std::unique_ptr<check::Checker> checker;
+  if (options.check != nullptr) {
+    checker = std::make_unique<check::Checker>(state, *options.check);
+  }
   const std::uint64_t clusters = exec::volume(state.cluster_grid());
   const auto threads = static_cast<std::uint64_t>(
-      std::clamp<std::int64_t>(options.threads, 1, static_cast<std::int64_t>(clusters)));
+      std::clamp<std::int64_t>(checker ? 1 : options.threads, 1,
+                               static_cast<std::int64_t>(clusters)));
   sched::Team team;
   team.size = static_cast<int>(threads);
   team.moving = team.size;
@@ -149,6 +156,7 @@ LaunchStats launch(const LaunchRequest& request, const LaunchOptions& options) {
   for (std::uint64_t i = 1; i < threads; ++i) others.emplace_back(work, i);
   work(0);
   for (std::thread& thread : others) thread.join();
+  if (checker) checker->finish();
   LaunchStats total;
   for (std::uint64_t i = 0; i < threads; ++i) {
     if (errors[i]) std::rethrow_exception(errors[i]);

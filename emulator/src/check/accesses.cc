@@ -1,0 +1,281 @@
+#include <algorithm>
+#include <bit>
+
+#include "check/checker.h"
+#include "exec/handlers.h"
+
+/// What threads access by themselves: ld, st, atomics, ldmatrix, stmatrix.
+namespace mxfa::emu::check {
+
+using exec::AccessFlags;
+
+/// One instruction of the lanes of one group.
+class ThreadAccessCheck {
+ public:
+  ThreadAccessCheck(Checker& checker, const exec::Observer::ThreadAccess& access,
+                    const WarpClock::Group& group, const WarpState& warp)
+      : checker_(checker),
+        access_(access),
+        own_(checker.state(access.warp.cta().cluster)),
+        lanes_(group.mask & access.mask),
+        by_{&group.knowledge, &checker.agents_, &warp.clock, Space::kShared, false},
+        touch_{by_, {}, false, 0} {
+    AccessRecord& record = touch_.record;
+    record.cluster = own_.index;
+    record.clock = warp.clock.now();
+    record.line = access.in.line;
+    record.agent = warp.clock.threads();
+    record.flags = 0;
+    if ((access.in.c & AccessFlags::kStrong) != 0) {
+      record.flags |= AccessRecord::kStrong;
+      if ((access.in.c & AccessFlags::kCtaScope) != 0) record.flags |= AccessRecord::kCtaScope;
+    }
+  }
+
+  void run() {
+    for (std::uint32_t rest = lanes_; rest != 0; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      places_[lane] = place_of(pointer(lane));
+    }
+    if (access_.access != exec::Access::kRead) {
+      pass(true);
+    } else {
+      pass(false);
+    }
+  }
+
+ private:
+  struct Place {
+    std::uint64_t address = 0;  ///< offset in shared memory, or global
+    std::int32_t rank = kNone;  ///< block of shared memory, kGlobal, or not of interest
+  };
+  static constexpr std::int32_t kGlobal = -1;
+  static constexpr std::int32_t kNone = -2;
+
+  const std::byte* pointer(int lane) const {
+    const exec::LanePointers& at = access_.at;
+    return at.contiguous ? at.lane[0] + static_cast<std::size_t>(lane) * access_.bytes
+                         : at.lane[lane];
+  }
+
+  Place place_of(const std::byte* pointer) {
+    exec::Cta& cta = access_.warp.cta();
+    const auto offset_in = [&](exec::Cta& block) {
+      return static_cast<std::uint64_t>(pointer - block.smem.data());
+    };
+    if (offset_in(cta) < cta.smem.size()) {
+      return {offset_in(cta), static_cast<std::int32_t>(cta.rank)};
+    }
+    if (own_.blocks.size() > 1) {
+      for (const auto& block : cta.cluster.ctas) {
+        if (offset_in(*block) < block->smem.size()) {
+          return {offset_in(*block), static_cast<std::int32_t>(block->rank)};
+        }
+      }
+    }
+    if (access_.warp.is_local(pointer)) return {};
+    const auto address = reinterpret_cast<std::uint64_t>(pointer);
+    const mem::Region* region = access_.warp.last_region;
+    if (region == nullptr || !region->contains(address, 1)) {
+      region = mem::find_region(*checker_.launch_.memory, address);
+    }
+    return region != nullptr && region->writable ? Place{address, kGlobal} : Place{};
+  }
+
+  // Lanes that touch the same bytes form a set; the others are packed by granule.
+  void pass(bool write) {
+    touch_.write = write;
+    for (std::uint32_t rest = lanes_; rest != 0;) {
+      const int lane = std::countr_zero(rest);
+      rest &= rest - 1;
+      const Place& place = places_[lane];
+      if (place.rank == kNone) continue;
+      std::uint32_t same = 1u << lane;
+      for (std::uint32_t others = rest; others != 0; others &= others - 1) {
+        const int other = std::countr_zero(others);
+        if (places_[other].address == place.address && places_[other].rank == place.rank) {
+          same |= 1u << other;
+        }
+      }
+      rest &= ~same;
+      add(place, lane, same);
+    }
+    flush();
+  }
+
+  void add(const Place& place, int lane, std::uint32_t same) {
+    const std::uint32_t unit = access_.bytes < 4 ? 1 : 4;
+    const std::uint64_t end = place.address + access_.bytes;
+    for (std::uint64_t at = place.address; at < end;) {
+      const std::uint64_t line = 4 * unit;
+      const std::uint64_t begin = at / line * line;
+      const std::uint64_t next = std::min(begin + line, end);
+      const auto first = static_cast<std::uint32_t>((at - begin) / unit);
+      const auto count = static_cast<std::uint32_t>((next - at) / unit);
+      const auto units = static_cast<std::uint8_t>(((1u << count) - 1) << first);
+      const bool fits = begin == begin_ && place.rank == rank_ && unit == unit_ &&
+                        (units_ & units) == 0 && std::has_single_bit(same) && set_ == 0;
+      if (!fits) {
+        flush();
+        begin_ = begin;
+        rank_ = place.rank;
+        unit_ = unit;
+      }
+      units_ |= units;
+      if (std::has_single_bit(same)) {
+        code_ |= lane_code(static_cast<std::uint32_t>(lane), units);
+      } else {
+        set_ = same;
+      }
+      at = next;
+    }
+  }
+
+  void flush() {
+    if (units_ == 0) return;
+    AccessRecord& record = touch_.record;
+    record.units = units_;
+    record.lanes = set_ != 0 ? set_ : code_;
+    record.flags = static_cast<std::uint8_t>((record.flags & ~AccessRecord::kLaneSet) |
+                                             (set_ != 0 ? AccessRecord::kLaneSet : 0));
+    touch_.address = begin_ & ~std::uint64_t{15};
+    by_.space = rank_ == kGlobal ? Space::kGlobal : Space::kShared;
+    checker_.space_ = by_.space;
+    if (rank_ != kGlobal) {
+      checker_.conflict_cluster_ = own_.index;
+      checker_.conflict_rank_ = static_cast<std::uint32_t>(rank_);
+    }
+    Granule& granule = rank_ == kGlobal
+                           ? checker_.global_.at(begin_)
+                           : own_.blocks[static_cast<std::size_t>(rank_)].smem.at(begin_);
+    if (unit_ == 4) {
+      checker_.shadow_.touch(granule, touch_);
+    } else {
+      checker_.shadow_.touch_bytes(granule, static_cast<std::uint32_t>(begin_ % 16 / 4), touch_);
+    }
+    units_ = 0;
+    code_ = 0;
+    set_ = 0;
+  }
+
+  Checker& checker_;
+  const exec::Observer::ThreadAccess& access_;
+  ClusterState& own_;
+  std::uint32_t lanes_;
+  Accessor by_;
+  Shadow::Touch touch_;
+  Place places_[kLanes];
+  std::uint64_t begin_ = 0;
+  std::int32_t rank_ = kNone;
+  std::uint32_t unit_ = 4;
+  std::uint8_t units_ = 0;
+  std::uint32_t code_ = 0;
+  std::uint32_t set_ = 0;
+};
+
+void Checker::access(const ThreadAccess& access) {
+  const auto space = static_cast<exec::MemorySpace>(access.in.a);
+  if (space == exec::MemorySpace::kLocal || space == exec::MemorySpace::kParam ||
+      space == exec::MemorySpace::kConst) {
+    return;
+  }
+  WarpState& own = state(access.warp);
+  check_started(access);
+  for (std::size_t i = 0; i < own.clock.groups().size(); ++i) {
+    const WarpClock::Group& group = own.clock.groups()[i];
+    if ((group.mask & access.mask) == 0) continue;
+    ThreadAccessCheck(*this, access, group, own).run();
+  }
+  if ((access.in.c & AccessFlags::kStrong) != 0) strong_accesses(access);
+}
+
+// Another block's shared memory exists only while that block runs.
+void Checker::check_started(const ThreadAccess& access) {
+  exec::Cta& cta = access.warp.cta();
+  ClusterState& cluster = state(cta.cluster);
+  if (cluster.blocks.size() == 1) return;
+  const WarpState& own = cluster.warp(access.warp);
+  for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::byte* pointer = access.at.contiguous
+                                   ? access.at.lane[0] + lane * static_cast<int>(access.bytes)
+                                   : access.at.lane[lane];
+    for (const auto& block : cta.cluster.ctas) {
+      if (block.get() == &cta ||
+          static_cast<std::uint64_t>(pointer - block->smem.data()) >= block->smem.size()) {
+        continue;
+      }
+      const Knowledge& knows = own.clock.group_of(static_cast<std::uint32_t>(lane)).knowledge;
+      if (knows.known.at(cluster.agents.of(AgentKind::kStart, block->rank)) > 0) continue;
+      const Findings::Key key{Rule::kClusterStart, 0, access.in.line, 0};
+      if (findings_.repeat(key)) return;
+      Findings::Finding finding;
+      finding.second = {access.in.line, who(access.warp, 1u << lane),
+                        "access to the shared memory of " + cta_name(cluster.index, block->rank)};
+      finding.missing = "a cluster barrier at the start of the kernel";
+      findings_.add(key, std::move(finding));
+      return;
+    }
+  }
+}
+
+bool Checker::in_scope(const SyncLocation& location, const ThreadAccess& access) const {
+  const bool cta_scope = (access.in.c & AccessFlags::kCtaScope) != 0;
+  return (!location.cta_scope && !cta_scope) || location.cta == &access.warp.cta();
+}
+
+void Checker::strong_accesses(const ThreadAccess& access) {
+  for (std::uint32_t rest = access.mask; rest != 0;) {
+    const auto pointer = [&](int lane) {
+      return access.at.contiguous ? access.at.lane[0] + lane * static_cast<int>(access.bytes)
+                                  : access.at.lane[lane];
+    };
+    const std::byte* first = pointer(std::countr_zero(rest));
+    std::uint32_t lanes = 0;
+    for (std::uint32_t others = rest; others != 0; others &= others - 1) {
+      const int lane = std::countr_zero(others);
+      if (pointer(lane) == first) lanes |= 1u << lane;
+    }
+    rest &= ~lanes;
+    strong_access(access, lanes, reinterpret_cast<std::uint64_t>(first));
+  }
+}
+
+// Release and acquire patterns of section 8.8, by the address that they meet at.
+void Checker::strong_access(const ThreadAccess& access, std::uint32_t lanes, std::uint64_t key) {
+  const auto has = [&](std::uint8_t flag) { return (access.in.c & flag) != 0; };
+  WarpState& own = state(access.warp);
+  const bool reads = access.access != exec::Access::kWrite;
+  const bool writes = access.access != exec::Access::kRead;
+  // A reduction reads, but forms no acquire pattern (8.11.1).
+  const bool reduction =
+      access.access == exec::Access::kReadWrite && access.in.op[0] == ir::kNoOperand;
+  const auto found = locations_.find(key);
+  if (reads && !reduction && found != locations_.end() && in_scope(found->second, access)) {
+    if (has(AccessFlags::kAcquire)) {
+      own.clock.acquire(lanes, found->second.released);
+    } else {
+      own.clock.observe(lanes, found->second.released);
+    }
+  }
+  if (!writes) return;
+  const bool releases = has(AccessFlags::kRelease);
+  const bool fenced = own.clock.has_fenced_release(lanes);
+  if (!releases && !fenced) {
+    if (!reads && found != locations_.end()) locations_.erase(found);
+    return;
+  }
+  const std::uint32_t home = state(access.warp.cta().cluster).index;
+  // A plain store ends what was released before; read-modify-writes go on with it.
+  if (!reads && found != locations_.end()) locations_.erase(found);
+  SyncLocation& at = locations_.try_emplace(key, home).first->second;
+  if (releases) {
+    own.clock.release(lanes, access.warp.live(), at.released);
+  } else {
+    own.clock.release_fenced(lanes, access.warp.live(), at.released);
+  }
+  at.cta_scope = has(AccessFlags::kCtaScope) || (!releases && own.clock.fence_is_cta(lanes));
+  at.cta = &access.warp.cta();
+}
+
+}  // namespace mxfa::emu::check

@@ -1,0 +1,265 @@
+#include "check/shadow.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace mxfa::emu::check {
+namespace {
+
+/// Concurrent atomics that are remembered for one granule; more are forgotten, oldest first.
+constexpr std::size_t kMaxConcurrentWrites = 16;
+
+bool has_lane_code(const AccessRecord& record) {
+  return !record.has(AccessRecord::kLaneSet) && !record.has(AccessRecord::kNoLanes);
+}
+
+int index_of(Space space) { return space == Space::kShared ? 0 : 1; }
+
+}  // namespace
+
+std::uint32_t lane_code(std::uint32_t lane, std::uint32_t units) {
+  static constexpr std::uint32_t kSpread[16] = {
+      0x0,    0x1,    0x20,    0x21,    0x400,   0x401,   0x420,   0x421,
+      0x8000, 0x8001, 0x8020, 0x8021, 0x8400, 0x8401, 0x8420, 0x8421};
+  return lane * kSpread[units & 15u];
+}
+
+bool Accessor::same_lane(const AccessRecord& earlier, const AccessRecord& now,
+                         std::uint8_t overlap) const {
+  if (warp == nullptr || earlier.cluster != knowledge->known.home()) return false;
+  const Agent& agent = (*agents)[earlier.cluster][earlier.agent];
+  const bool of_warp = agent.kind == AgentKind::kThreads || agent.kind == AgentKind::kCopies ||
+                       agent.kind == AgentKind::kBulkReads || agent.kind == AgentKind::kBulkWrites;
+  if (!of_warp || agent.place != warp->warp()) return false;
+  std::uint32_t lanes = 0;
+  for (int unit = 0; unit < 4; ++unit) {
+    if (((overlap >> unit) & 1u) == 0) continue;
+    const std::uint32_t mask = earlier.lane_mask(unit);
+    if (mask != now.lane_mask(unit) || !std::has_single_bit(mask)) return false;
+    lanes |= mask;
+  }
+  if (agent.kind == AgentKind::kThreads) return true;
+  for (; lanes != 0; lanes &= lanes - 1) {
+    const auto lane = static_cast<std::uint32_t>(std::countr_zero(lanes));
+    if (earlier.clock > warp->completed(agent.kind, lane)) return false;
+  }
+  return true;
+}
+
+bool Accessor::knows(const VectorClock& clock, const AccessRecord& earlier,
+                     std::uint8_t overlap) const {
+  if (earlier.clock <= clock.at(earlier.cluster, earlier.agent)) return true;
+  // Lanes that released on their own.
+  std::uint32_t lanes = 0;
+  for (int unit = 0; unit < 4; ++unit) {
+    if ((overlap >> unit) & 1u) lanes |= earlier.lane_mask(unit);
+  }
+  if (lanes == 0) return false;
+  for (; lanes != 0; lanes &= lanes - 1) {
+    const AgentId lane = (*agents)[earlier.cluster].find_lane(
+        earlier.agent, static_cast<std::uint32_t>(std::countr_zero(lanes)));
+    if (lane == kNoAgent || clock.at(earlier.cluster, lane) < earlier.clock) return false;
+  }
+  return true;
+}
+
+Order Accessor::order(const AccessRecord& earlier, const AccessRecord& now,
+                      std::uint8_t overlap) const {
+  if (!knows(knowledge->known, earlier, overlap) && !same_lane(earlier, now, overlap)) {
+    return Order::kUnordered;
+  }
+  if (!async_proxy || earlier.has(AccessRecord::kAsyncProxy)) return Order::kOrdered;
+  const int at = index_of(space);
+  if (knows(knowledge->fenced_by_owner[at], earlier, overlap)) return Order::kOrdered;
+  return knows(knowledge->fenced[at], earlier, overlap) ? Order::kUnfencedByOwner
+                                                        : Order::kUnfenced;
+}
+
+// The common case without any lookup beyond one clock.
+inline bool Shadow::clearly_ordered(const AccessRecord& earlier, const Touch& t) {
+  if ((earlier.units & t.record.units) == 0) return true;
+  const Accessor& by = t.by;
+  if (earlier.clock > by.knowledge->known.at(earlier.cluster, earlier.agent)) return false;
+  return !by.async_proxy || earlier.has(AccessRecord::kAsyncProxy);
+}
+
+void Shadow::check(const AccessRecord& earlier, bool earlier_writes, const Touch& t,
+                   std::uint32_t unit_bytes) {
+  if (clearly_ordered(earlier, t)) return;
+  const auto overlap = static_cast<std::uint8_t>(earlier.units & t.record.units);
+  const bool strong =
+      earlier.has(AccessRecord::kStrong) && t.record.has(AccessRecord::kStrong);
+  if (strong && sink_.morally_strong(earlier, t.record)) return;
+  const Order order = t.by.order(earlier, t.record, overlap);
+  if (order == Order::kOrdered) return;
+  const auto first = static_cast<std::uint32_t>(std::countr_zero(std::uint32_t{overlap}));
+  const auto last = static_cast<std::uint32_t>(std::bit_width(std::uint32_t{overlap}));
+  sink_.conflict({earlier, t.record, earlier_writes, t.write, order,
+                  t.address + std::uint64_t{first} * unit_bytes, (last - first) * unit_bytes});
+}
+
+void Shadow::touch_units(Granule& granule, const Touch& t, std::uint32_t unit_bytes) {
+  if (granule.extra != 0) return touch_slow(granule, t, unit_bytes);
+  if (!clearly_ordered(granule.write, t)) check(granule.write, true, t, unit_bytes);
+  if (t.write) {
+    if (!clearly_ordered(granule.read, t)) check(granule.read, false, t, unit_bytes);
+    return insert_write(granule, t);
+  }
+  insert_read(granule, t);
+}
+
+void Shadow::touch_slow(Granule& granule, const Touch& t, std::uint32_t unit_bytes) {
+  Extra& extra = *extras_[granule.extra];
+  if (extra.split) return touch_split(granule, t);
+  check(granule.write, true, t, unit_bytes);
+  for (const AccessRecord& earlier : extra.writes) check(earlier, true, t, unit_bytes);
+  if (!t.write) return insert_read(granule, t);
+  check(granule.read, false, t, unit_bytes);
+  for (const AccessRecord& earlier : extra.reads) check(earlier, false, t, unit_bytes);
+  insert_write(granule, t);
+}
+
+// Words of a granule whose bytes have histories of their own. A write to all of them ends that.
+void Shadow::touch_split(Granule& granule, const Touch& t) {
+  const std::uint32_t index = granule.extra;
+  for (std::uint32_t word = 0; word < 4; ++word) {
+    if (((t.record.units >> word) & 1u) == 0) continue;
+    Touch part = t;
+    part.record.units = 0xF;
+    if (has_lane_code(t.record)) {
+      part.record.lanes = lane_code((t.record.lanes >> (5 * word)) & 31u, 0xF);
+    }
+    part.address = t.address + 4ull * word;
+    touch_units(extras_[index]->fine[word], part, 1);
+  }
+  if (!t.write || t.record.units != 0xF) return;
+  for (Granule& fine : extras_[index]->fine) {
+    if (fine.extra != 0) drop_extra(fine);
+  }
+  drop_extra(granule);
+  granule.write = t.record;
+  granule.read = {};
+}
+
+void Shadow::touch_bytes(Granule& granule, std::uint32_t word, const Touch& t) {
+  Extra& extra = extra_of(granule);
+  const std::uint32_t index = granule.extra;
+  if (!extra.split) {
+    std::vector<AccessRecord> writes = std::move(extra.writes);
+    std::vector<AccessRecord> reads = std::move(extra.reads);
+    extra.writes.clear();
+    extra.reads.clear();
+    extra.split = true;
+    writes.push_back(granule.write);
+    reads.push_back(granule.read);
+    granule.write = {};
+    granule.read = {};
+    const auto give = [&](const AccessRecord& record, std::uint32_t to, bool write) {
+      if (((record.units >> to) & 1u) == 0) return;
+      AccessRecord part = record;
+      part.units = 0xF;
+      if (has_lane_code(record)) {
+        part.lanes = lane_code((record.lanes >> (5 * to)) & 31u, 0xF);
+      }
+      AccessRecord& slot = write ? extras_[index]->fine[to].write : extras_[index]->fine[to].read;
+      if (slot.units == 0) {
+        slot = part;
+        return;
+      }
+      Granule& fine = extras_[index]->fine[to];
+      Extra& more = extra_of(fine);
+      (write ? more.writes : more.reads).push_back(part);
+    };
+    for (std::uint32_t to = 0; to < 4; ++to) {
+      for (const AccessRecord& record : writes) give(record, to, true);
+      for (const AccessRecord& record : reads) give(record, to, false);
+    }
+  }
+  Touch part = t;
+  part.address = t.address + 4ull * word;
+  touch_units(extras_[index]->fine[word], part, 1);
+}
+
+Shadow::Extra& Shadow::extra_of(Granule& granule) {
+  if (granule.extra == 0) {
+    if (free_.empty()) {
+      granule.extra = static_cast<std::uint32_t>(extras_.size());
+      extras_.push_back(std::make_unique<Extra>());
+    } else {
+      granule.extra = free_.back();
+      free_.pop_back();
+    }
+  }
+  return *extras_[granule.extra];
+}
+
+void Shadow::drop_extra(Granule& granule) {
+  Extra& extra = *extras_[granule.extra];
+  extra.writes.clear();
+  extra.reads.clear();
+  extra.split = false;
+  extra.fine = {};
+  free_.push_back(granule.extra);
+  granule.extra = 0;
+}
+
+// A later access stands for an earlier one that comes before it and touched nothing else.
+bool Shadow::outdated(const AccessRecord& earlier, const Touch& t) const {
+  if ((earlier.units & ~t.record.units) != 0) return false;
+  if (earlier.units == 0) return true;
+  return t.by.order(earlier, t.record, earlier.units) != Order::kUnordered;
+}
+
+void Shadow::insert_write(Granule& granule, const Touch& t) {
+  const std::uint8_t units = t.record.units;
+  if (granule.extra == 0 && (granule.write.units & ~units) == 0 &&
+      (granule.read.units & ~units) == 0 && !t.record.has(AccessRecord::kStrong)) {
+    granule.write = t.record;
+    granule.read.units = 0;
+    return;
+  }
+  Extra& extra = extra_of(granule);
+  std::vector<AccessRecord> kept;
+  const auto keep = [&](AccessRecord earlier, std::vector<AccessRecord>& to) {
+    const bool concurrent = earlier.has(AccessRecord::kStrong) &&
+                            t.record.has(AccessRecord::kStrong) && !outdated(earlier, t);
+    if (!concurrent) earlier.units &= static_cast<std::uint8_t>(~units);
+    if (earlier.units != 0) to.push_back(earlier);
+  };
+  keep(granule.write, kept);
+  for (const AccessRecord& earlier : extra.writes) keep(earlier, kept);
+  if (kept.size() > kMaxConcurrentWrites) kept.erase(kept.begin());
+  extra.writes = std::move(kept);
+  granule.write = t.record;
+  std::vector<AccessRecord> reads;
+  keep(granule.read, reads);
+  for (const AccessRecord& earlier : extra.reads) keep(earlier, reads);
+  granule.read.units = 0;
+  if (!reads.empty()) {
+    granule.read = reads.back();
+    reads.pop_back();
+  }
+  extra.reads = std::move(reads);
+  if (extra.writes.empty() && extra.reads.empty()) drop_extra(granule);
+}
+
+void Shadow::insert_read(Granule& granule, const Touch& t) {
+  if (granule.read.units == 0 || outdated(granule.read, t)) {
+    granule.read = t.record;
+    if (granule.extra == 0) return;
+    Extra& extra = *extras_[granule.extra];
+    std::erase_if(extra.reads, [&](const AccessRecord& r) { return outdated(r, t); });
+    if (extra.writes.empty() && extra.reads.empty()) drop_extra(granule);
+    return;
+  }
+  Extra& extra = extra_of(granule);
+  for (AccessRecord& earlier : extra.reads) {
+    if (outdated(earlier, t)) {
+      earlier = t.record;
+      return;
+    }
+  }
+  extra.reads.push_back(t.record);
+}
+
+}  // namespace mxfa::emu::check

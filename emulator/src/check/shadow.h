@@ -1,0 +1,165 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "check/vector_clock.h"
+#include "check/warp_clock.h"
+
+/// Shadow memory: for each piece of memory the accesses that a later one must come after.
+namespace mxfa::emu::check {
+
+/// One access to up to four neighbouring units: 4-byte words, or bytes where words are shared, or
+/// eights of the lanes of a column of tensor memory.
+struct AccessRecord {
+  static constexpr std::uint8_t kAsyncProxy = 1;
+  static constexpr std::uint8_t kStrong = 2;    ///< atomic, relaxed, volatile, ...
+  static constexpr std::uint8_t kCtaScope = 4;  ///< strong within its block only
+  static constexpr std::uint8_t kLaneSet = 8;   ///< `lanes` is a mask of lanes for every unit
+  static constexpr std::uint8_t kNoLanes = 16;  ///< `lanes` is who issued: warp | lane << 16
+
+  std::uint32_t cluster = 0;
+  Clock clock = 0;
+  std::uint32_t lanes = 0;  ///< five bits a unit, or what the flags say
+  std::uint32_t line = 0;   ///< of the PTX text
+  AgentId agent = kNoAgent;
+  std::uint8_t units = 0;  ///< bit mask
+  std::uint8_t flags = kNoLanes;
+
+  bool has(std::uint8_t flag) const { return (flags & flag) != 0; }
+  /// The lanes that touched the unit.
+  std::uint32_t lane_mask(int unit) const {
+    if (has(kNoLanes)) return 0;
+    return has(kLaneSet) ? lanes : 1u << ((lanes >> (5 * unit)) & 31u);
+  }
+};
+
+/// Lane number in the code of each unit in the mask.
+std::uint32_t lane_code(std::uint32_t lane, std::uint32_t units);
+
+enum class Order : std::uint8_t {
+  kOrdered,
+  kUnordered,
+  kUnfenced,         ///< ordered, but through no proxy fence
+  kUnfencedByOwner,  ///< a proxy fence, but not by the thread whose access it is
+};
+
+/// Whoever makes an access now, with what it knows of earlier ones.
+struct Accessor {
+  const Knowledge* knowledge = nullptr;
+  const AgentTables* agents = nullptr;
+  const WarpClock* warp = nullptr;  ///< of a thread's own access: program order counts
+  Space space = Space::kShared;
+  bool async_proxy = false;
+
+  Order order(const AccessRecord& earlier, const AccessRecord& now, std::uint8_t overlap) const;
+
+ private:
+  bool same_lane(const AccessRecord& earlier, const AccessRecord& now, std::uint8_t overlap) const;
+  bool knows(const VectorClock& clock, const AccessRecord& earlier, std::uint8_t overlap) const;
+};
+
+/// Where conflicts go.
+class ConflictSink {
+ public:
+  struct Conflict {
+    const AccessRecord& first;
+    const AccessRecord& second;
+    bool first_writes;
+    bool second_writes;
+    Order order;
+    std::uint64_t address;  ///< of the first byte, or TMEM lane << 32 | column
+    std::uint32_t bytes;
+  };
+  virtual void conflict(const Conflict& conflict) = 0;
+  /// Do strong accesses of these two count as ordered, by their scopes?
+  virtual bool morally_strong(const AccessRecord& a, const AccessRecord& b) const = 0;
+
+ protected:
+  ~ConflictSink() = default;
+};
+
+/// The state of 16 bytes, or of the fine granule of 4 bytes: the last write, the reads since.
+struct Granule {
+  AccessRecord write;
+  AccessRecord read;
+  std::uint32_t extra = 0;  ///< more of them, in Shadow::extras_
+};
+
+class Shadow {
+ public:
+  explicit Shadow(ConflictSink& sink) : sink_(sink) { extras_.emplace_back(); }
+
+  struct Touch {
+    const Accessor& by;
+    AccessRecord record;  ///< units and lanes are those of the granule at hand
+    bool write = false;
+    std::uint64_t address = 0;  ///< of the granule
+  };
+  /// Units are the four words of the granule.
+  void touch(Granule& granule, const Touch& t) { touch_units(granule, t, 4); }
+  /// Units are the bytes of word `word`.
+  void touch_bytes(Granule& granule, std::uint32_t word, const Touch& t);
+
+ private:
+  struct Extra {
+    std::vector<AccessRecord> writes;
+    std::vector<AccessRecord> reads;
+    bool split = false;
+    std::array<Granule, 4> fine;
+  };
+
+  void touch_units(Granule& granule, const Touch& t, std::uint32_t unit_bytes);
+  void touch_slow(Granule& granule, const Touch& t, std::uint32_t unit_bytes);
+  void touch_split(Granule& granule, const Touch& t);
+  void check(const AccessRecord& earlier, bool earlier_writes, const Touch& t,
+             std::uint32_t unit_bytes);
+  static bool clearly_ordered(const AccessRecord& earlier, const Touch& t);
+  void insert_write(Granule& granule, const Touch& t);
+  void insert_read(Granule& granule, const Touch& t);
+  bool outdated(const AccessRecord& earlier, const Touch& t) const;
+  Extra& extra_of(Granule& granule);
+  void drop_extra(Granule& granule);
+
+  ConflictSink& sink_;
+  std::vector<std::unique_ptr<Extra>> extras_;
+  std::vector<std::uint32_t> free_;
+};
+
+/// Granules of shared memory, by offset.
+class FlatGranules {
+ public:
+  explicit FlatGranules(std::uint64_t bytes) : granules_(bytes / 16 + 1) {}
+  Granule& at(std::uint64_t address) { return granules_[address / 16]; }
+
+ private:
+  std::vector<Granule> granules_;
+};
+
+/// Granules of global memory: pages come into being when they are touched.
+class PagedGranules {
+ public:
+  Granule& at(std::uint64_t address) {
+    const std::uint64_t page = address / kPageBytes;
+    if (page != last_page_ || last_ == nullptr) {
+      auto& slot = pages_[page];
+      if (!slot) slot = std::make_unique<Page>();
+      last_ = slot.get();
+      last_page_ = page;
+    }
+    return (*last_)[address / 16 % kPageGranules];
+  }
+
+ private:
+  static constexpr std::uint64_t kPageBytes = 4096;
+  static constexpr std::uint64_t kPageGranules = kPageBytes / 16;
+  using Page = std::array<Granule, kPageGranules>;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Page>> pages_;
+  Page* last_ = nullptr;
+  std::uint64_t last_page_ = 0;
+};
+
+}  // namespace mxfa::emu::check

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "check/agents.h"
+
+/// Who knows what: the happens-before relation as vector clocks.
+namespace mxfa::emu::check {
+
+/// For each agent the clock up to which its accesses come before. Agents are those of the home
+/// cluster; what reaches it from other clusters through global memory is kept apart.
+class VectorClock {
+ public:
+  explicit VectorClock(std::uint32_t home = 0) : home_(home) {}
+
+  std::uint32_t home() const { return home_; }
+  Clock at(AgentId agent) const { return agent < own_.size() ? own_[agent] : 0; }
+  Clock at(std::uint32_t cluster, AgentId agent) const {
+    return cluster == home_ ? at(agent) : foreign_at(cluster, agent);
+  }
+  void raise(AgentId agent, Clock clock) {
+    if (agent >= own_.size()) own_.resize(agent + 1u);
+    if (own_[agent] < clock) own_[agent] = clock;
+  }
+  void join(const VectorClock& other);
+  /// Everything that `other` knows is known here.
+  bool covers(const VectorClock& other) const;
+  /// Keeps what both know. An agent of one lane is known where its warp's agent is.
+  void meet(const VectorClock& other, const AgentTable& agents);
+  bool empty() const { return own_.empty() && foreign_.empty(); }
+  void clear() {
+    own_.clear();
+    foreign_.clear();
+  }
+
+ private:
+  struct Foreign {
+    std::uint32_t cluster = 0;
+    std::vector<Clock> clocks;
+  };
+  Clock foreign_at(std::uint32_t cluster, AgentId agent) const;
+  const std::vector<Clock>* find(std::uint32_t cluster) const;
+  std::vector<Clock>& get(std::uint32_t cluster);
+
+  std::uint32_t home_;
+  std::vector<Clock> own_;
+  std::vector<Foreign> foreign_;
+};
+
+enum class Space : std::uint8_t { kShared, kGlobal };
+
+/// Everything that synchronisation carries from one thread to another.
+struct Knowledge {
+  explicit Knowledge(std::uint32_t home = 0)
+      : known(home),
+        fenced{VectorClock(home), VectorClock(home)},
+        fenced_by_owner{VectorClock(home), VectorClock(home)} {}
+
+  VectorClock known;
+  VectorClock fenced[2];           ///< by Space: a proxy fence follows, by anybody on the way
+  VectorClock fenced_by_owner[2];  ///< by whoever made the access
+
+  void join(const Knowledge& other);
+  bool covers(const Knowledge& other) const;
+  void meet(const Knowledge& other, const AgentTable& agents);
+  bool empty() const { return known.empty(); }
+  void clear();
+};
+
+}  // namespace mxfa::emu::check
