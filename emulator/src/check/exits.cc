@@ -37,13 +37,14 @@ template <class Visit>
 void Checker::for_matrix_registers(const ir::Inst& in, const Visit& visit) const {
   const auto index = static_cast<std::size_t>(&in - launch_.code);
   for (std::uint32_t i = uses_begin_[index]; i < uses_begin_[index + 1]; ++i) {
-    visit(launch_.kernel->matrix_registers[i].reg);
+    visit(launch_.kernel->matrix_registers[i]);
   }
 }
 
 void Checker::matrix_registers(exec::Warp& warp, const ir::Inst& in) {
   WarpState& own = state(warp);
-  for_matrix_registers(in, [&](std::uint32_t reg) { own.registers.touch(reg, in.line); });
+  for_matrix_registers(
+      in, [&](const ir::MatrixRegisterUse& use) { own.registers.touch(use.reg, in.line); });
 }
 
 void Checker::use_matrix_registers(exec::Warp& warp, const ir::Inst& in) {
@@ -51,8 +52,10 @@ void Checker::use_matrix_registers(exec::Warp& warp, const ir::Inst& in) {
   const auto spec = std::bit_cast<exec::WgmmaSpec>(in.imm);
   const std::uint64_t shape =
       std::uint64_t{spec.n8} | std::uint64_t{spec.d} << 8 | std::uint64_t{spec.a} << 16;
-  for_matrix_registers(in, [&](std::uint32_t reg) {
-    report_registers(warp, in, own.registers.use(reg, shape, in.line));
+  for_matrix_registers(in, [&](const ir::MatrixRegisterUse& use) {
+    report_registers(warp, in,
+                     use.is_def ? own.registers.accumulate(use.reg, shape, in.line)
+                                : own.registers.read(use.reg));
   });
 }
 

@@ -78,8 +78,6 @@ const char* rule_name(Rule rule) {
       return "arrival before anybody has seen the phase before complete";
     case Rule::kUninitialised:
       return "uninitialised read";
-    case Rule::kRegistersInFlight:
-      return "registers of an instruction in flight";
     case Rule::kWgmmaFence:
       return "no wgmma.fence";
     case Rule::kWorkAtExit:

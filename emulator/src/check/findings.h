@@ -19,7 +19,6 @@ enum class Rule : std::uint8_t {
   kMbarrierInit,
   kMbarrierPhase,
   kUninitialised,
-  kRegistersInFlight,
   kWgmmaFence,
   kWorkAtExit,
   kClusterStart,

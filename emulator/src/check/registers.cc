@@ -2,22 +2,20 @@
 
 namespace mxfa::emu::check {
 
-RegisterState::Result RegisterState::use(std::uint32_t reg, std::uint64_t shape,
-                                         std::uint32_t line) {
+RegisterState::Result RegisterState::read(std::uint32_t reg) {
+  if (fences_ == 0) return {Fault::kNoFirstFence, 0};
+  const Register& r = registers_[reg];
+  return since_fence(r.touched) ? Result{Fault::kNoFence, r.touched.line} : Result{};
+}
+
+RegisterState::Result RegisterState::accumulate(std::uint32_t reg, std::uint64_t shape,
+                                                std::uint32_t line) {
+  Result result = read(reg);
   Register& r = registers_[reg];
-  Result result;
-  const auto since_fence = [&](const Access& access) {
-    return access.line != 0 && access.fences == fences_;
-  };
-  if (fences_ == 0) {
-    result = {Fault::kNoFirstFence, 0};
-  } else if (since_fence(r.touched)) {
-    result = {Fault::kNoFence, r.touched.line};
-  } else if (since_fence(r.used) && r.shape != shape) {
-    result = {Fault::kShape, r.used.line};
+  if (result.fault == Fault::kNone && since_fence(r.accumulated) && r.shape != shape) {
+    result = {Fault::kShape, r.accumulated.line};
   }
-  r.touched = {};
-  r.used = {fences_, line};
+  r.accumulated = {fences_, line};
   r.shape = shape;
   return result;
 }

@@ -26,8 +26,10 @@ class RegisterState {
   void touch(std::uint32_t reg, std::uint32_t line) {
     registers_[reg].touched = {fences_, line};
   }
-  /// wgmma names it; instructions of one `shape` may follow each other.
-  Result use(std::uint32_t reg, std::uint64_t shape, std::uint32_t line);
+  /// wgmma reads it.
+  Result read(std::uint32_t reg);
+  /// wgmma accumulates in it; instructions of one `shape` may follow each other.
+  Result accumulate(std::uint32_t reg, std::uint64_t shape, std::uint32_t line);
 
  private:
   struct Access {
@@ -36,9 +38,12 @@ class RegisterState {
   };
   struct Register {
     Access touched;
-    Access used;
+    Access accumulated;
     std::uint64_t shape = 0;
   };
+  bool since_fence(const Access& access) const {
+    return access.line != 0 && access.fences == fences_;
+  }
   std::unordered_map<std::uint32_t, Register> registers_;
   std::uint64_t fences_ = 0;
 };

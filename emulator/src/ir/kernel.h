@@ -28,6 +28,7 @@ struct ParamPatch {
 struct MatrixRegisterUse {
   std::uint32_t inst = 0;
   std::uint32_t reg = 0;  ///< a number for the register
+  bool is_def = false;
 };
 
 /// A function made executable. Immutable; shared by all launches.

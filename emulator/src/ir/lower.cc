@@ -192,7 +192,7 @@ void note_matrix_registers(Kernel& kernel, const Builder& builder) {
   if (registers.empty()) return;
   for (const RegisterUse& use : builder.uses) {
     if (use.where != RegisterUse::kGuard && registers.contains(use.reg)) {
-      kernel.matrix_registers.push_back({use.inst, use.reg});
+      kernel.matrix_registers.push_back({use.inst, use.reg, use.is_def});
     }
   }
 }
