@@ -24,9 +24,9 @@ struct HazardSite {
 
 struct Hazard {
   HazardLevel level = HazardLevel::kError;
-  std::string rule;     ///< a short name: "race", "proxy fence", ...
-  std::string where;    ///< memory: space and bytes; empty where it is not about memory
-  HazardSite first;     ///< in the order of this run
+  std::string rule;   ///< a short name: "race", "proxy fence", ...
+  std::string where;  ///< memory: space and bytes; empty where it is not about memory
+  HazardSite first;   ///< in the order of this run
   HazardSite second;
   std::string missing;  ///< what would order them
   std::uint64_t count = 1;

@@ -177,7 +177,8 @@ void Checker::set_max_registers(Warp& warp, const Inst& in) {
     finding.missing = text;
     findings_.add(key, std::move(finding));
   };
-  if (own.max_registers != 0 && (increase ? count < own.max_registers : count > own.max_registers)) {
+  if (own.max_registers != 0 &&
+      (increase ? count < own.max_registers : count > own.max_registers)) {
     report(fmt::format("{} to {} where the warp has {} registers a thread",
                        increase ? "an increase" : "a decrease", count, own.max_registers),
            own.max_registers_line);

@@ -50,8 +50,7 @@ class Checker final : public exec::Observer, private ConflictSink {
   exec::ObservedOpPtr issue(const Issue& issue) override;
   void enter(exec::ObservedOp& op) override;
   void leave() override { current_ = nullptr; }
-  void async_shared(exec::Cta& cta, std::uint64_t offset, std::uint64_t bytes,
-                    bool write) override;
+  void async_shared(exec::Cta& cta, std::uint64_t offset, std::uint64_t bytes, bool write) override;
   void async_global(std::uint64_t address, std::uint64_t bytes, bool write) override;
   void async_complete_tx(const exec::SharedPlace& place) override;
   void group_commit(exec::Warp& warp, int lane, exec::CopyGroup group) override;

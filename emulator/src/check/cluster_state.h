@@ -32,7 +32,7 @@ struct WarpState {
   exec::Warp* exec_warp;
   std::uint8_t role = 0;
   RegisterState registers;
-  std::uint32_t max_registers = 0;       ///< of a thread, by the last setmaxnreg; 0: none yet
+  std::uint32_t max_registers = 0;  ///< of a thread, by the last setmaxnreg; 0: none yet
   std::uint32_t max_registers_line = 0;
   /// mbarriers that a lane has initialised and not fenced.
   struct Init {
@@ -105,7 +105,7 @@ struct OpState : exec::ObservedOp {
       : cluster(the_cluster), kind(the_kind), knowledge(the_cluster.index) {}
   ClusterState& cluster;
   exec::OpKind kind;
-  Knowledge knowledge;  ///< what comes before it
+  Knowledge knowledge;                      ///< what comes before it
   std::shared_ptr<const Knowledge> shared;  ///< instead, where several operations share it
   AgentId agent = kNoAgent;
   Clock clock = 0;

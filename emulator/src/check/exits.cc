@@ -27,9 +27,8 @@ void Checker::report_registers(exec::Warp& warp, const ir::Inst& in,
                                             : "access to a register"};
   }
   finding.second = {in.line, who(warp, 0), "use of the register by wgmma"};
-  finding.missing = result.fault == kNoFirstFence
-                        ? "wgmma.fence before the first wgmma of the warp"
-                        : "wgmma.fence between them";
+  finding.missing = result.fault == kNoFirstFence ? "wgmma.fence before the first wgmma of the warp"
+                                                  : "wgmma.fence between them";
   findings_.add(key, std::move(finding));
 }
 
@@ -86,13 +85,14 @@ void Checker::check_work_at_exit(exec::Cta& cta, const Knowledge& end) {
   BlockState& block = cluster.blocks[cta.rank];
   for (const auto& [offset, barrier] : block.mbarriers) {
     if (end.known.at(barrier.agent) >= barrier.last_op) continue;
-    left_at_exit(cta, barrier.last_op_line, "asynchronous copy",
-                 fmt::format("a wait for the mbarrier at shared offset {} before the exit", offset));
+    left_at_exit(
+        cta, barrier.last_op_line, "asynchronous copy",
+        fmt::format("a wait for the mbarrier at shared offset {} before the exit", offset));
   }
   for (std::size_t group = 0; group < block.last_wgmma.size(); ++group) {
     const auto& last = block.last_wgmma[group];
-    const AgentId agent = cluster.agents.of(
-        AgentKind::kWgmma, cta.rank << 8 | static_cast<std::uint32_t>(group));
+    const AgentId agent =
+        cluster.agents.of(AgentKind::kWgmma, cta.rank << 8 | static_cast<std::uint32_t>(group));
     if (end.known.at(agent) < last.number) {
       left_at_exit(cta, last.line, "wgmma", "wgmma.wait_group before the exit");
     }
@@ -103,8 +103,9 @@ void Checker::check_work_at_exit(exec::Cta& cta, const Knowledge& end) {
     for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
       const auto& bulk = warp.last_bulk[lane];
       if (warp.clock.completed(AgentKind::kBulkReads, lane) < bulk.group) {
-        left_at_exit(cta, bulk.line, "bulk store",
-                     "commit_group and cp.async.bulk.wait_group.read by its thread before the exit");
+        left_at_exit(
+            cta, bulk.line, "bulk store",
+            "commit_group and cp.async.bulk.wait_group.read by its thread before the exit");
       }
       const auto& copy = warp.last_copy[lane];
       const AgentId of_lane = cluster.agents.find_lane(copies, lane);
@@ -122,8 +123,7 @@ void Checker::check_remote_at_exit(exec::Cta& cta, const Knowledge& end) {
   const auto check = [&](const AccessRecord& record) {
     if (record.units == 0 || record.cluster != cluster.index) return;
     const Agent& agent = cluster.agents[record.agent];
-    if (agent.kind != AgentKind::kThreads ||
-        agent.place / cluster.warps_of_block == cta.rank) {
+    if (agent.kind != AgentKind::kThreads || agent.place / cluster.warps_of_block == cta.rank) {
       return;
     }
     const Accessor by{&end, &agents_, nullptr, Space::kShared, false};
@@ -168,8 +168,8 @@ void Checker::check_max_registers_at_exit(exec::Cta& cta) {
   if (findings_.repeat(key)) return;
   Findings::Finding finding;
   finding.second = {last.max_registers_line, who(*cta.warps.back(), 0), "setmaxnreg"};
-  finding.missing = fmt::format("{} registers in all warps together, at most {}", total,
-                                kRegistersOfSm);
+  finding.missing =
+      fmt::format("{} registers in all warps together, at most {}", total, kRegistersOfSm);
   findings_.add(key, std::move(finding));
 }
 

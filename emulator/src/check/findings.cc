@@ -14,14 +14,16 @@ std::string describe(const HazardSite& site) {
   std::string text = fmt::format("{} by {}", site.what, site.who);
   if (site.ptx_line == 0) return text;
   text += fmt::format("\n      PTX line {}: {}", site.ptx_line, site.ptx_text);
-  if (site.source_line != 0) text += fmt::format("\n      {}:{}", site.source_file, site.source_line);
+  if (site.source_line != 0)
+    text += fmt::format("\n      {}:{}", site.source_file, site.source_line);
   return text;
 }
 
 }  // namespace
 
 std::string Hazard::text() const {
-  std::string text = fmt::format("{}: {}", level == HazardLevel::kError ? "error" : "warning", rule);
+  std::string text =
+      fmt::format("{}: {}", level == HazardLevel::kError ? "error" : "warning", rule);
   if (!where.empty()) text += ": " + where;
   if (count > 1) text += fmt::format(" ({} times)", count);
   if (!first.what.empty()) text += "\n  first:   " + describe(first);

@@ -32,7 +32,7 @@ class Findings {
   /// What tells findings apart.
   struct Key {
     Rule rule = Rule::kRace;
-    std::uint32_t first = 0;   ///< PTX lines
+    std::uint32_t first = 0;  ///< PTX lines
     std::uint32_t second = 0;
     std::uint32_t variant = 0;
     auto operator<=>(const Key&) const = default;

@@ -67,8 +67,7 @@ void Checker::enter(exec::ObservedOp& observed) {
   current_ = &op;
   if (op.kind != OpKind::kToBarrier) return;
   BarrierState& at = barrier(op.barrier);
-  const std::int64_t phase =
-      op.barrier.cta->mbarriers.at(op.barrier.offset, "complete_tx").phase();
+  const std::int64_t phase = op.barrier.cta->mbarriers.at(op.barrier.offset, "complete_tx").phase();
   op.clock = at.base + 1 + static_cast<Clock>(phase);
   at.last_op = op.clock;
   at.last_op_line = op.line;
@@ -96,8 +95,7 @@ AccessRecord Checker::op_record(const OpState& op) const {
 void Checker::touch_range(Space space, exec::Cta* cta, std::uint64_t begin, std::uint64_t bytes,
                           bool write) {
   const OpState& op = *current_;
-  const Accessor by{&op.before(), &agents_, nullptr, space,
-                    op.kind != OpKind::kCopy};
+  const Accessor by{&op.before(), &agents_, nullptr, space, op.kind != OpKind::kCopy};
   Shadow::Touch touch{by, op_record(op), write, 0};
   if (op.reduces) touch.record.flags |= AccessRecord::kStrong;
   FlatGranules* smem = cta == nullptr ? nullptr : &state(cta->cluster).blocks[cta->rank].smem;
@@ -229,16 +227,14 @@ exec::ObservedOpPtr Checker::wgmma_issue(exec::Warp& warp, const ir::Inst& in,
   return op;
 }
 
-void Checker::wgmma_wait(exec::Warp& warp, const ir::Inst& in, bool done,
-                         std::uint64_t completed) {
+void Checker::wgmma_wait(exec::Warp& warp, const ir::Inst& in, bool done, std::uint64_t completed) {
   findings_.count_wait(in.line, done, false);
   if (!done) return;
   ClusterState& cluster = state(warp.cta().cluster);
   WarpState& own = cluster.warp(warp);
-  own.clock.learn(
-      warp.live(),
-      cluster.agents.of(AgentKind::kWgmma, warp.cta().rank << 8 | warp.index() / 4),
-      static_cast<Clock>(completed));
+  own.clock.learn(warp.live(),
+                  cluster.agents.of(AgentKind::kWgmma, warp.cta().rank << 8 | warp.index() / 4),
+                  static_cast<Clock>(completed));
 }
 
 }  // namespace mxfa::emu::check

@@ -23,9 +23,7 @@ class RegisterState {
 
   void fence() { ++fences_; }
   /// An ordinary instruction names the register.
-  void touch(std::uint32_t reg, std::uint32_t line) {
-    registers_[reg].touched = {fences_, line};
-  }
+  void touch(std::uint32_t reg, std::uint32_t line) { registers_[reg].touched = {fences_, line}; }
   /// wgmma reads it.
   Result read(std::uint32_t reg);
   /// wgmma accumulates in it; instructions of one `shape` may follow each other.

@@ -114,8 +114,9 @@ std::string Checker::missing(const Conflict& conflict) const {
     case AgentKind::kWgmma:
       return "wgmma.wait_group for the first, then a barrier to the second";
     case AgentKind::kBarrier:
-      return fmt::format("a wait for phase {} of the mbarrier at shared offset {} before the second",
-                         first.clock - 1 - barrier_base(first), agent.place & mem::kOffsetMask);
+      return fmt::format(
+          "a wait for phase {} of the mbarrier at shared offset {} before the second",
+          first.clock - 1 - barrier_base(first), agent.place & mem::kOffsetMask);
     default:
       break;
   }
@@ -124,9 +125,10 @@ std::string Checker::missing(const Conflict& conflict) const {
     return "a release by the first and an acquire by the second at gpu scope, through an atomic";
   }
   const bool same_warp = first.agent == second.agent;
-  return fmt::format("{} after the first and before the {}second",
-                     same_warp ? "bar.warp.sync" : "a barrier, or an mbarrier arrival and its wait,",
-                     async ? "issue of the " : "");
+  return fmt::format(
+      "{} after the first and before the {}second",
+      same_warp ? "bar.warp.sync" : "a barrier, or an mbarrier arrival and its wait,",
+      async ? "issue of the " : "");
 }
 
 Clock Checker::barrier_base(const AccessRecord& record) const {
@@ -139,8 +141,7 @@ Findings::Place Checker::place(const Conflict& conflict) const {
   place.begin = conflict.address;
   place.end = conflict.address + conflict.bytes;
   if (space_ == Space::kShared) {
-    place.space =
-        fmt::format("shared memory of {}", cta_name(conflict_cluster_, conflict_rank_));
+    place.space = fmt::format("shared memory of {}", cta_name(conflict_cluster_, conflict_rank_));
     return place;
   }
   const mem::Region* region = mem::find_region(*launch_.memory, conflict.address);
@@ -158,18 +159,16 @@ void Checker::conflict(const Conflict& conflict) {
   const bool unordered = conflict.order == Order::kUnordered;
   // A read before a write of the async proxy: completion orders it in practice.
   if (conflict.order == Order::kUnfencedByOwner && !conflict.first_writes) return;
-  const bool lanes_of_one = unordered && first.line == second.line &&
-                            first.agent == second.agent && first.cluster == second.cluster &&
-                            first.clock == second.clock && conflict.first_writes &&
-                            conflict.second_writes && !second.has(AccessRecord::kNoLanes);
+  const bool lanes_of_one = unordered && first.line == second.line && first.agent == second.agent &&
+                            first.cluster == second.cluster && first.clock == second.clock &&
+                            conflict.first_writes && conflict.second_writes &&
+                            !second.has(AccessRecord::kNoLanes);
   Findings::Finding finding;
   if (lanes_of_one || conflict.order == Order::kUnfencedByOwner ||
       (conflict.order == Order::kUnfenced && !conflict.first_writes)) {
     finding.level = HazardLevel::kWarning;
   }
-  const Rule rule = lanes_of_one ? Rule::kSameAddress
-                    : unordered  ? Rule::kRace
-                                 : Rule::kProxyFence;
+  const Rule rule = lanes_of_one ? Rule::kSameAddress : unordered ? Rule::kRace : Rule::kProxyFence;
   const std::uint32_t variant = (conflict.first_writes ? 1u : 0u) |
                                 (conflict.second_writes ? 2u : 0u) |
                                 static_cast<std::uint32_t>(conflict.order) << 2;

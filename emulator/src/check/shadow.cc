@@ -18,9 +18,9 @@ int index_of(Space space) { return space == Space::kShared ? 0 : 1; }
 }  // namespace
 
 std::uint32_t lane_code(std::uint32_t lane, std::uint32_t units) {
-  static constexpr std::uint32_t kSpread[16] = {
-      0x0,    0x1,    0x20,    0x21,    0x400,   0x401,   0x420,   0x421,
-      0x8000, 0x8001, 0x8020, 0x8021, 0x8400, 0x8401, 0x8420, 0x8421};
+  static constexpr std::uint32_t kSpread[16] = {0x0,    0x1,    0x20,   0x21,   0x400,  0x401,
+                                                0x420,  0x421,  0x8000, 0x8001, 0x8020, 0x8021,
+                                                0x8400, 0x8401, 0x8420, 0x8421};
   return lane * kSpread[units & 15u];
 }
 
@@ -87,8 +87,7 @@ void Shadow::check(const AccessRecord& earlier, bool earlier_writes, const Touch
                    std::uint32_t unit_bytes) {
   if (clearly_ordered(earlier, t)) return;
   const auto overlap = static_cast<std::uint8_t>(earlier.units & t.record.units);
-  const bool strong =
-      earlier.has(AccessRecord::kStrong) && t.record.has(AccessRecord::kStrong);
+  const bool strong = earlier.has(AccessRecord::kStrong) && t.record.has(AccessRecord::kStrong);
   if (strong && sink_.morally_strong(earlier, t.record)) return;
   const Order order = t.by.order(earlier, t.record, overlap);
   if (order == Order::kOrdered) return;

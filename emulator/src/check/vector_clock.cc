@@ -68,8 +68,8 @@ void VectorClock::meet(const VectorClock& other, const AgentTable& agents) {
   }
   for (Foreign& foreign : foreign_) {
     for (std::size_t i = 0; i < foreign.clocks.size(); ++i) {
-      foreign.clocks[i] = std::min(foreign.clocks[i],
-                                   other.at(foreign.cluster, static_cast<AgentId>(i)));
+      foreign.clocks[i] =
+          std::min(foreign.clocks[i], other.at(foreign.cluster, static_cast<AgentId>(i)));
     }
   }
 }

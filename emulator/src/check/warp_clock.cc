@@ -28,7 +28,8 @@ WarpClock::WarpClock(AgentTable& agents, std::uint32_t warp, std::uint32_t clust
 }
 
 const WarpClock::Group& WarpClock::group_of(std::uint32_t lane) const {
-  return *std::ranges::find_if(groups_, [&](const Group& g) { return ((g.mask >> lane) & 1u) != 0; });
+  return *std::ranges::find_if(groups_,
+                               [&](const Group& g) { return ((g.mask >> lane) & 1u) != 0; });
 }
 
 template <class Visit>
@@ -181,9 +182,8 @@ void WarpClock::proxy_fence(std::uint32_t mask, bool shared, bool global) {
   any_fence_ = true;
   for (int space = 0; space < 2; ++space) {
     if (!wanted[space]) continue;
-    for_groups(mask, [&](Group& group) {
-      group.knowledge.fenced[space].join(group.knowledge.known);
-    });
+    for_groups(mask,
+               [&](Group& group) { group.knowledge.fenced[space].join(group.knowledge.known); });
     for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
       const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
       fenced_[space][lane] = now_;
@@ -213,9 +213,8 @@ void WarpClock::thread_fence(std::uint32_t mask, const Fence& fence) {
 }
 
 void WarpClock::observe(std::uint32_t mask, const Knowledge& from) {
-  for_groups(mask, [&](Group& group) {
-    made(group.observed, group.knowledge.known.home()).join(from);
-  });
+  for_groups(mask,
+             [&](Group& group) { made(group.observed, group.knowledge.known.home()).join(from); });
 }
 
 void WarpClock::learn(std::uint32_t mask, AgentId agent, Clock clock) {

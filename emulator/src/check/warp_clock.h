@@ -97,7 +97,7 @@ class WarpClock {
   AgentId threads_;
   Clock now_ = 1;
   std::vector<Group> groups_;
-  LaneClocks fenced_[2] = {};   ///< clock of each lane's last proxy fence, by Space
+  LaneClocks fenced_[2] = {};  ///< clock of each lane's last proxy fence, by Space
   LaneClocks thread_fence_{};  ///< clock of each lane's last releasing fence
   bool any_fence_ = false;
   std::unique_ptr<GroupCounts> counts_[kGroupKinds];

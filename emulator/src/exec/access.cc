@@ -65,8 +65,8 @@ void check_region(const Request& r, const mem::Region& region, int lane, std::ui
 void track(const Request& r, mem::InitMap& init, int lane, std::uint64_t offset,
            std::uint64_t bytes, const std::string& where) {
   if (r.reads() && r.warp.cta().launch.checks.uninitialised && !init.all(offset, bytes)) {
-    const std::string what = fmt::format("read of {} bytes that nobody wrote, at byte {} of {}",
-                                         r.bytes, offset, where);
+    const std::string what =
+        fmt::format("read of {} bytes that nobody wrote, at byte {} of {}", r.bytes, offset, where);
     Observer* observer = r.warp.cta().launch.observer;
     if (observer == nullptr || !observer->uninitialised(&r.warp, &r.in, what)) {
       r.fail(lane, what, Fault::kProgram);

@@ -82,8 +82,7 @@ class BulkIssue {
     result.may_outlive_block = kind == OpKind::kStoreRead;
     result.observer = cta_.launch.observer;
     if (result.observer != nullptr) {
-      result.observed =
-          result.observer->issue({kind, warp_, in_, lane_, barrier, reduces()});
+      result.observed = result.observer->issue({kind, warp_, in_, lane_, barrier, reduces()});
     }
     return result;
   }
@@ -196,8 +195,8 @@ class BulkIssue {
     std::function<void(model::ByteMemory&)> write =
         spec_.rank > 0 ? tensor_write(from) : plain_write(from);
     const std::uint64_t wanted = spec_.rank > 0 ? source_bytes(tensor_map()) : operand(3);
-    const Task::Info later = info(spec_.kind == BulkKind::kStore ? "bulk store" : "bulk reduction",
-                                  OpKind::kStoreWrite);
+    const Task::Info later =
+        info(spec_.kind == BulkKind::kStore ? "bulk store" : "bulk reduction", OpKind::kStoreWrite);
     push(cta_, info("read of a bulk store", OpKind::kStoreRead),
          [from, group, wanted, write = std::move(write), later] {
            Cta& cta = *from.cta;
@@ -322,14 +321,12 @@ void copy_async(Context& c, const Inst& in, std::uint32_t mask) {
       info.observed = info.observer->issue(
           {OpKind::kCopy, warp, in, lane, {}, false, lane == std::countr_zero(mask)});
     }
-    cta.async.push(std::make_unique<Task>(
-        std::move(info),
-        [launch, to, from, bytes, given, group] {
-          std::vector<std::byte> data(bytes);
-          if (given != 0) GlobalView(*launch).read(from, std::span(data).first(given));
-          SharedView(*to.cta).write(to.offset, data);
-          --group->writes;
-        }));
+    cta.async.push(std::make_unique<Task>(std::move(info), [launch, to, from, bytes, given, group] {
+      std::vector<std::byte> data(bytes);
+      if (given != 0) GlobalView(*launch).read(from, std::span(data).first(given));
+      SharedView(*to.cta).write(to.offset, data);
+      --group->writes;
+    }));
   });
   ++cta.cluster.progress.count;
 }
@@ -347,7 +344,8 @@ void copy_async_arrive(Context& c, const Inst& in, std::uint32_t mask) {
     const auto groups = warp.lane_async(lane).copy.all();
     Observer* observer = cta.launch.observer;
     const ObservedOpPtr observed =
-        observer == nullptr ? nullptr : observer->copies_arrive({warp, in, 1u << lane, place, false});
+        observer == nullptr ? nullptr
+                            : observer->copies_arrive({warp, in, 1u << lane, place, false});
     cta.async.push(std::make_unique<Task>(
         Task::Info{cta.launch.kernel, in.line, "cp.async.mbarrier.arrive",
                    async::AsyncOp::kUnordered, true},

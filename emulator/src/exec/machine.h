@@ -56,7 +56,8 @@ class Warnings {
 /// What all CTAs of a launch share. Constant while it runs, but for the memory behind the pointers.
 struct Launch {
   const ir::Kernel* kernel = nullptr;
-  const ir::Inst* code = nullptr;  ///< what warps execute: the kernel's, or an observer's copy of it
+  const ir::Inst* code =
+      nullptr;  ///< what warps execute: the kernel's, or an observer's copy of it
   Dim3 grid{1, 1, 1};
   Dim3 block{1, 1, 1};
   Dim3 cluster{1, 1, 1};

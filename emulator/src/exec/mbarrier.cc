@@ -17,8 +17,8 @@ struct LaneOperation {
   MbarrierOp op;
   std::uint8_t flags;
   std::uint64_t address[kLanes] = {};
-  std::uint32_t rest = 0;   ///< lanes from the current one on
-  std::uint32_t told = 0;   ///< lanes of which the observer knows
+  std::uint32_t rest = 0;  ///< lanes from the current one on
+  std::uint32_t told = 0;  ///< lanes of which the observer knows
 
   bool has(std::uint8_t flag) const { return (flags & flag) != 0; }
   Observer* observer() const { return warp.cta().launch.observer; }
@@ -30,8 +30,8 @@ struct LaneOperation {
     std::uint32_t lanes = 0;
     for (std::uint32_t left = rest; left != 0; left &= left - 1) {
       const int other = std::countr_zero(left);
-      const bool same = address[other] == address[lane] &&
-                        (!has_operand() || operand(other) == operand(lane));
+      const bool same =
+          address[other] == address[lane] && (!has_operand() || operand(other) == operand(lane));
       if (same) lanes |= 1u << other;
     }
     return lanes;

@@ -28,7 +28,7 @@ struct ObservedOp {
 using ObservedOpPtr = std::shared_ptr<ObservedOp>;
 
 enum class FenceKind : std::uint8_t {
-  kThread,         ///< fence.{sc,acq_rel,acquire,release}, membar
+  kThread,  ///< fence.{sc,acq_rel,acquire,release}, membar
   kMbarrierInit,
   kProxyAsync,
   kProxyOther,
@@ -146,7 +146,8 @@ class Observer {
 /// The operation's accesses while this lives.
 class ObservedScope {
  public:
-  ObservedScope(Observer* observer, ObservedOp* op) : observer_(op == nullptr ? nullptr : observer) {
+  ObservedScope(Observer* observer, ObservedOp* op)
+      : observer_(op == nullptr ? nullptr : observer) {
     if (observer_ != nullptr) observer_->enter(*op);
   }
   ~ObservedScope() {

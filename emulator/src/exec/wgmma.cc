@@ -132,11 +132,10 @@ void wgmma_mma(Context& c, const Inst& in, std::uint32_t mask) {
   Task::Info info{cta.launch.kernel, in.line, "wgmma", 1 + number};
   info.observer = observer;
   info.observed = issue.observed;
-  cta.async.push(
-      std::make_unique<Task>(std::move(info), [&cta, &group, work = std::move(issue)] {
-        execute(cta, work);
-        ++group.completed;
-      }));
+  cta.async.push(std::make_unique<Task>(std::move(info), [&cta, &group, work = std::move(issue)] {
+    execute(cta, work);
+    ++group.completed;
+  }));
   group.partial.erase(group.partial.begin());
   ++group.formed;
 }

@@ -64,8 +64,8 @@ void lower_fence(LowerContext& c) {
   exec::FenceKind kind = exec::FenceKind::kThread;
   std::uint8_t flags = 0;
   if (opcode.has("proxy")) {
-    const int space = opcode.which({"global", "async.global", "shared::cta", "shared::cluster",
-                                    "async.shared::cta"});
+    const int space = opcode.which(
+        {"global", "async.global", "shared::cta", "shared::cluster", "async.shared::cta"});
     const bool async = opcode.has("async") || opcode.qualifiers.back().starts_with("async.");
     kind = async ? exec::FenceKind::kProxyAsync : exec::FenceKind::kProxyOther;
     if (space < 0 || space >= 2) flags |= FenceFlags::kShared;

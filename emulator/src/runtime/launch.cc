@@ -135,9 +135,8 @@ LaunchStats launch(const LaunchRequest& request, const LaunchOptions& options) {
     checker = std::make_unique<check::Checker>(state, *options.check);
   }
   const std::uint64_t clusters = exec::volume(state.cluster_grid());
-  const auto threads = static_cast<std::uint64_t>(
-      std::clamp<std::int64_t>(checker ? 1 : options.threads, 1,
-                               static_cast<std::int64_t>(clusters)));
+  const auto threads = static_cast<std::uint64_t>(std::clamp<std::int64_t>(
+      checker ? 1 : options.threads, 1, static_cast<std::int64_t>(clusters)));
   sched::Team team;
   team.size = static_cast<int>(threads);
   team.moving = team.size;
