@@ -148,6 +148,9 @@ class ThreadAccessCheck {
     Granule& granule = rank_ == kGlobal
                            ? checker_.global_.at(begin_)
                            : own_.blocks[static_cast<std::size_t>(rank_)].smem.at(begin_);
+    if (touch_.write && set_ != 0 && !record.has(AccessRecord::kStrong)) {
+      checker_.same_address(record);
+    }
     if (unit_ == 4) {
       checker_.shadow_.touch(granule, touch_);
     } else {

@@ -72,7 +72,6 @@ void Checker::mbarrier_unobserved(const BarrierUse& use) {
   const Findings::Key key{Rule::kMbarrierPhase, 0, use.in.line, 0};
   if (findings_.repeat(key)) return;
   Findings::Finding finding;
-  finding.level = HazardLevel::kWarning;
   finding.second = {use.in.line, who(use.warp, use.mask), "arrival at the mbarrier"};
   finding.missing = "a wait for the phase before, by anybody, that comes before this arrival";
   findings_.add(key, std::move(finding));

@@ -87,6 +87,7 @@ class Checker final : public exec::Observer, private ConflictSink {
   BarrierState& barrier(const exec::SharedPlace& place);
   BarrierState* check_barrier_use(const BarrierUse& use);
   void check_started(const ThreadAccess& access);
+  void same_address(const AccessRecord& record);
   void strong_accesses(const ThreadAccess& access);
   void strong_access(const ThreadAccess& access, std::uint32_t lanes, std::uint64_t key);
   bool in_scope(const SyncLocation& location, const ThreadAccess& access) const;

@@ -159,16 +159,18 @@ void Checker::conflict(const Conflict& conflict) {
   const bool unordered = conflict.order == Order::kUnordered;
   // A read before a write of the async proxy: completion orders it in practice.
   if (conflict.order == Order::kUnfencedByOwner && !conflict.first_writes) return;
-  const bool lanes_of_one = unordered && first.line == second.line && first.agent == second.agent &&
-                            first.cluster == second.cluster && first.clock == second.clock &&
-                            conflict.first_writes && conflict.second_writes &&
-                            !second.has(AccessRecord::kNoLanes);
   Findings::Finding finding;
-  if (lanes_of_one || conflict.order == Order::kUnfencedByOwner ||
+  if (conflict.order == Order::kUnfencedByOwner ||
       (conflict.order == Order::kUnfenced && !conflict.first_writes)) {
     finding.level = HazardLevel::kWarning;
   }
-  const Rule rule = lanes_of_one ? Rule::kSameAddress : unordered ? Rule::kRace : Rule::kProxyFence;
+  // Lanes of one instruction, which may have come to it one after the other.
+  const bool same_instruction = unordered && first.line == second.line &&
+                                first.agent == second.agent && first.cluster == second.cluster &&
+                                first.clock == second.clock && conflict.first_writes &&
+                                conflict.second_writes && !second.has(AccessRecord::kNoLanes);
+  if (same_instruction) return same_address(second);
+  const Rule rule = unordered ? Rule::kRace : Rule::kProxyFence;
   const std::uint32_t variant = (conflict.first_writes ? 1u : 0u) |
                                 (conflict.second_writes ? 2u : 0u) |
                                 static_cast<std::uint32_t>(conflict.order) << 2;
@@ -178,8 +180,18 @@ void Checker::conflict(const Conflict& conflict) {
   finding.place = at;
   finding.first = {first.line, who(first), what(first, conflict.first_writes)};
   finding.second = {second.line, who(second), what(second, conflict.second_writes)};
-  finding.missing = lanes_of_one ? "one lane that writes for all; which value stays is not defined"
-                                 : missing(conflict);
+  finding.missing = missing(conflict);
+  findings_.add(key, std::move(finding));
+}
+
+// Often meant so, with equal values.
+void Checker::same_address(const AccessRecord& record) {
+  const Findings::Key key{Rule::kSameAddress, 0, record.line, 0};
+  if (findings_.repeat(key)) return;
+  Findings::Finding finding;
+  finding.level = HazardLevel::kWarning;
+  finding.second = {record.line, who(record), what(record, true)};
+  finding.missing = "one lane that writes for all: which value stays is not defined";
   findings_.add(key, std::move(finding));
 }
 

@@ -19,9 +19,10 @@ class VectorClock {
   Clock at(std::uint32_t cluster, AgentId agent) const {
     return cluster == home_ ? at(agent) : foreign_at(cluster, agent);
   }
-  void raise(AgentId agent, Clock clock) {
-    if (agent >= own_.size()) own_.resize(agent + 1u);
-    if (own_[agent] < clock) own_[agent] = clock;
+  /// Of an agent of the home cluster.
+  void raise(AgentId agent, Clock clock) { raise_in(own_, agent, clock); }
+  void raise(std::uint32_t cluster, AgentId agent, Clock clock) {
+    raise_in(get(cluster), agent, clock);
   }
   void join(const VectorClock& other);
   /// Everything that `other` knows is known here.
@@ -39,6 +40,10 @@ class VectorClock {
     std::uint32_t cluster = 0;
     std::vector<Clock> clocks;
   };
+  static void raise_in(std::vector<Clock>& clocks, AgentId agent, Clock clock) {
+    if (agent >= clocks.size()) clocks.resize(agent + 1u);
+    if (clocks[agent] < clock) clocks[agent] = clock;
+  }
   Clock foreign_at(std::uint32_t cluster, AgentId agent) const;
   const std::vector<Clock>* find(std::uint32_t cluster) const;
   std::vector<Clock>& get(std::uint32_t cluster);

@@ -23,7 +23,7 @@ std::unique_ptr<Knowledge> copy_of(const std::unique_ptr<Knowledge>& pointer) {
 
 WarpClock::WarpClock(AgentTable& agents, std::uint32_t warp, std::uint32_t cluster,
                      std::uint32_t lanes)
-    : agents_(agents), warp_(warp), threads_(agents.threads_of(warp)) {
+    : agents_(agents), warp_(warp), cluster_(cluster), threads_(agents.threads_of(warp)) {
   groups_.push_back({lanes, Knowledge(cluster), nullptr, nullptr, false});
 }
 
@@ -89,12 +89,12 @@ void WarpClock::raise(VectorClock& clock, AgentId whole, const LaneClocks& value
     for (std::uint32_t rest = live; rest != 0; rest &= rest - 1) {
       least = std::min(least, values[static_cast<std::size_t>(std::countr_zero(rest))]);
     }
-    if (least > 0 && live != 0) clock.raise(whole, least);
+    if (least > 0 && live != 0) clock.raise(cluster_, whole, least);
   }
-  const Clock known = clock.at(whole);
+  const Clock known = clock.at(cluster_, whole);
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
-    if (values[lane] > known) clock.raise(agents_.of_lane(whole, lane), values[lane]);
+    if (values[lane] > known) clock.raise(cluster_, agents_.of_lane(whole, lane), values[lane]);
   }
 }
 
@@ -119,11 +119,11 @@ void WarpClock::release(std::uint32_t mask, std::uint32_t live, Knowledge& into)
     if ((group.mask & mask) != 0) into.join(group.knowledge);
   }
   if ((live & ~mask) == 0) {
-    into.known.raise(threads_, now_);
+    into.known.raise(cluster_, threads_, now_);
   } else {
     for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
       const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
-      into.known.raise(agents_.of_lane(threads_, lane), now_);
+      into.known.raise(cluster_, agents_.of_lane(threads_, lane), now_);
     }
   }
   add_own_async(mask, live, into);

@@ -94,6 +94,7 @@ class WarpClock {
 
   AgentTable& agents_;
   std::uint32_t warp_;
+  std::uint32_t cluster_;
   AgentId threads_;
   Clock now_ = 1;
   std::vector<Group> groups_;

@@ -104,7 +104,10 @@ void Cta::on_exit(std::uint32_t warp) {
   }
   cluster.check_barrier();
   if (!exited()) return;
-  if (launch.observer != nullptr) launch.observer->exited(*this);
+  if (launch.observer != nullptr) {
+    drain();
+    launch.observer->exited(*this);
+  }
   check_exit();
 }
 

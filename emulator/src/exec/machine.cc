@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "exec/observer.h"
 #include "mxemu/error.h"
@@ -41,6 +42,18 @@ Cta* Cta::peer() { return cluster.find(rank ^ 1u); }
 
 std::string Cta::name() const {
   return fmt::format("block ({},{},{})", ctaid[0], ctaid[1], ctaid[2]);
+}
+
+void Cta::drain() {
+  draining = true;
+  const auto next = [&]() -> std::optional<std::size_t> {
+    for (const std::size_t i : async.eligible()) {
+      if (async.at(i).needs_block()) return i;
+    }
+    return {};
+  };
+  for (auto op = next(); op; op = next()) async.complete(*op);
+  draining = false;
 }
 
 void Cta::check_exit() const {

@@ -194,6 +194,8 @@ class Warp : public Context {
   void pass_over(Fragment& fragment);
   bool can_meet(const Fragment& fragment) const;
   bool members_present(const ir::Inst& in, std::uint32_t mask) const;
+  void wait_at_warp_barrier(std::size_t index, const ir::Inst& in);
+  std::uint32_t barrier_members(const Fragment& fragment) const;
   void release_warp_barrier();
   Next run_fragment(std::size_t index, std::uint32_t& budget);
   Next step(std::size_t index, const ir::Inst& in, std::uint32_t mask);
@@ -250,7 +252,9 @@ struct Cta {
   Cta& operator=(const Cta&) = delete;
 
   void on_exit(std::uint32_t warp);  ///< lanes of the warp have exited
-  bool exited() const { return live_warps == 0; }
+  bool exited() const { return live_warps == 0 && !draining; }
+  /// Completes what still needs the block, so that an observer sees what it touches.
+  void drain();
   /// Error where asynchronous work still needs the block, or a barrier waits for bytes.
   void check_exit() const;
 
@@ -262,6 +266,7 @@ struct Cta {
   std::array<NamedBarrier, 16> barriers;
   std::vector<std::unique_ptr<Warp>> warps;
   std::uint32_t live_warps = 0;
+  bool draining = false;  ///< all threads have exited, in drain()
   async::AsyncQueue async;
   model::MbarrierTable mbarriers;
   std::vector<Warpgroup> warpgroups;

@@ -243,7 +243,7 @@ Warp::Next Warp::step(std::size_t index, const Inst& in, std::uint32_t mask) {
       return meet(index, in, mask);
     case Flow::kWarpBarrier:
       if (mask != fragments_[index].mask) fail(in, mask, "bar.warp.sync under a divergent guard");
-      fragments_[index].state = FragmentState::kWarpBarrier;
+      wait_at_warp_barrier(index, in);
       return Next::kPick;
     case Flow::kYield:
       return finish(index, in, mask, true);
@@ -352,23 +352,48 @@ Warp::Next Warp::meet(std::size_t index, const Inst& in, std::uint32_t mask) {
   return Next::kPick;
 }
 
+// Lanes with different member masks wait for different barriers.
+void Warp::wait_at_warp_barrier(std::size_t index, const Inst& in) {
+  const auto* members = row<const std::uint32_t>(in.op[in.c]);
+  const std::uint32_t pc = fragments_[index].pc;
+  std::uint32_t rest = fragments_[index].mask;
+  fragments_[index].mask = 0;
+  while (rest != 0) {
+    const std::uint32_t wanted = members[std::countr_zero(rest)];
+    std::uint32_t lanes = 0;
+    for (std::uint32_t left = rest; left != 0; left &= left - 1) {
+      const int lane = std::countr_zero(left);
+      if (members[lane] == wanted) lanes |= 1u << lane;
+    }
+    rest &= ~lanes;
+    if ((lanes & ~wanted) != 0) fail(in, lanes, "lanes that are not in the member mask");
+    if (fragments_[index].mask == 0) {
+      fragments_[index].mask = lanes;
+      fragments_[index].state = FragmentState::kWarpBarrier;
+    } else {
+      fragments_.push_back({pc, lanes, FragmentState::kWarpBarrier});
+    }
+  }
+}
+
+std::uint32_t Warp::barrier_members(const Fragment& fragment) const {
+  const Inst& in = code_[fragment.pc];
+  return row<const std::uint32_t>(in.op[in.c])[std::countr_zero(fragment.mask)];
+}
+
 void Warp::release_warp_barrier() {
   for (const Fragment& first : fragments_) {
     if (first.state != FragmentState::kWarpBarrier) continue;
-    const Inst& in = code_[first.pc];
-    const int lane = std::countr_zero(first.mask);
-    const std::uint32_t members = row<const std::uint32_t>(in.op[in.c])[lane];
-    if ((first.mask & ~members) != 0) {
-      fail(in, first.mask, "lanes that are not in the member mask");
-    }
+    const std::uint32_t members = barrier_members(first);
+    const auto waits_too = [&](const Fragment& other) {
+      return other.state == FragmentState::kWarpBarrier && barrier_members(other) == members;
+    };
     std::uint32_t arrived = 0;
-    for (const Fragment& other : fragments_) {
-      if (other.state == FragmentState::kWarpBarrier) arrived |= other.mask;
-    }
+    for (const Fragment& other : fragments_) arrived |= waits_too(other) ? other.mask : 0;
     if ((members & live_ & ~arrived) != 0) continue;
     if (Observer* observer = cta_->launch.observer) observer->warp_barrier(*this, members & live_);
     for (Fragment& other : fragments_) {
-      if (other.state != FragmentState::kWarpBarrier || (other.mask & ~members) != 0) continue;
+      if (!waits_too(other)) continue;
       other.state = FragmentState::kReady;
       ++other.pc;
     }

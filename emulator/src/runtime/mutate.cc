@@ -44,7 +44,8 @@ class Site {
     if (first == "wgmma" || first == "tcgen05") return matrix();
     if (first == "cp") return copies();
     if (first == "griddepcontrol" && has("wait")) return add("wait", "removed", "");
-    if (first == "ld" || first == "st" || first == "atom" || first == "red") return ordered_access();
+    if (first == "ld" || first == "st" || first == "atom" || first == "red")
+      return ordered_access();
   }
 
  private:
@@ -54,7 +55,8 @@ class Site {
   }
 
   void add(const char* kind, const std::string& change, const std::string& replacement) {
-    out_.push_back({line_, kind, std::string(text(begin_, end_)), change, begin_, end_, replacement});
+    out_.push_back(
+        {line_, kind, std::string(text(begin_, end_)), change, begin_, end_, replacement});
   }
 
   /// The statement with another opcode.
@@ -203,8 +205,8 @@ std::string replaced(const std::string& ptx, const Mutation& mutation,
                      const std::string& replacement) {
   const auto from = ptx.begin() + static_cast<std::ptrdiff_t>(mutation.begin);
   const auto to = ptx.begin() + static_cast<std::ptrdiff_t>(mutation.end);
-  const auto lines = static_cast<std::size_t>(std::count(from, to, '\n') -
-                                              std::ranges::count(replacement, '\n'));
+  const auto lines =
+      static_cast<std::size_t>(std::count(from, to, '\n') - std::ranges::count(replacement, '\n'));
   return ptx.substr(0, mutation.begin) + replacement + std::string(lines, '\n') +
          ptx.substr(mutation.end);
 }
