@@ -33,9 +33,8 @@ class Litmus : public testing::TestWithParam<LitmusVariant> {
     options.spin_budget = 1 << 16;
     try {
       const Module module(litmus.ptx, litmus.program + ".ptx", memory);
-      module.launch(
-          "k", {{litmus.grid, 1, 1}, {litmus.block, 1, 1}, {litmus.cluster, 1, 1}, 0},
-          Arguments().add(in.data()).add(out.data()).add(tensor_map(in.data())), options);
+      module.launch("k", {{litmus.grid, 1, 1}, {litmus.block, 1, 1}, {litmus.cluster, 1, 1}, 0},
+                    Arguments().add(in.data()).add(out.data()).add(tensor_map(in.data())), options);
     } catch (const PtxError& error) {
       result.fault = error.what();
     }
@@ -113,9 +112,7 @@ TEST_P(Litmus, IsClassifiedRightlyUnderEveryPolicy) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Programs, Litmus, testing::ValuesIn(load_litmus(MXEMU_LITMUS_DIR)),
-                         [](const auto& one) {
-                           return one.param.program + "_" + one.param.name;
-                         });
+                         [](const auto& one) { return one.param.program + "_" + one.param.name; });
 
 }  // namespace
 }  // namespace mxfa::emu::test
