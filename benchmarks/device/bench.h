@@ -1,6 +1,9 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -68,6 +71,11 @@ inline double measure_copy_gbps(const Bench& bench) {
   return 2.0 * kBytes / timing.ms_median / 1e6;
 }
 
+inline void print(const io::Record& record, const std::string& shape) {
+  fmt::print("{:<26} {:<34} {:8.3f} ms {:6.0f} GB/s {:5.1f}% of copy\n", record.routine, shape,
+             record.timing->ms_median, *record.gbps, 100 * *record.fraction_of_ceiling);
+}
+
 /// Uniform in [-2, 2), BF16.
 inline std::vector<std::uint16_t> noise(std::int64_t count) {
   std::vector<std::uint16_t> values(static_cast<std::size_t>(count));
@@ -79,9 +87,46 @@ inline std::vector<std::uint16_t> noise(std::int64_t count) {
   return values;
 }
 
+/// Device memory full of noise of one dtype: a block of it, copied over and over.
+inline driver::DeviceBuffer noisy(const Bench& bench, std::int64_t elements,
+                                  DType dtype = DType::kBF16) {
+  constexpr std::int64_t kBlock = std::int64_t{1} << 24;
+  static const std::vector<std::uint16_t> block = noise(kBlock);
+  const auto element = static_cast<std::int64_t>(dtype_size(dtype));
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(kBlock * element));
+  for (std::int64_t i = 0; i < kBlock; ++i) {
+    const float value = mx::decode_bf16(block[i]);
+    const std::uint16_t half = dtype == DType::kF16 ? mx::encode_f16(value) : block[i];
+    if (dtype == DType::kF32) {
+      std::memcpy(bytes.data() + i * 4, &value, 4);
+    } else if (element == 2) {
+      std::memcpy(bytes.data() + i * 2, &half, 2);
+    } else {
+      bytes[i] = static_cast<std::uint8_t>(block[i] % 120 | (block[i] & 0x80));
+    }
+  }
+  driver::DeviceBuffer buffer(bench.device, static_cast<std::size_t>(elements * element));
+  const std::int64_t first = std::min(elements, kBlock) * element;
+  buffer.upload(bytes.data(), static_cast<std::size_t>(first));
+  const driver::CurrentDevice current(bench.device);
+  for (std::int64_t done = first; done < elements * element; done *= 2) {
+    const std::int64_t next = std::min(done, elements * element - done);
+    bench.device.driver().check(bench.device.calls().cuMemcpyDtoDAsync(
+                                    buffer.address() + done, buffer.address(),
+                                    static_cast<std::size_t>(next), bench.stream.handle()),
+                                "cuMemcpyDtoDAsync");
+  }
+  return buffer;
+}
+
 template <class T>
 T* pointer(const driver::DeviceBuffer& buffer) {
   return reinterpret_cast<T*>(buffer.address());
 }
+
+/// The parts of device_bench; each appends its records.
+void bench_norms(Bench& bench, std::vector<io::Record>& records);
+void bench_quantize(Bench& bench, std::vector<io::Record>& records);
+void bench_operands(Bench& bench, std::vector<io::Record>& records);
 
 }  // namespace mxfa::bench

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "mx/bits.h"
+#include "mx/row_sum.h"
 
 namespace mxfa::cpu {
 
@@ -134,11 +135,7 @@ void BackwardUnit::row_constants(std::int64_t h, HeadRows& dout_p, HeadRows& dou
   for (std::int64_t i = 0; i < sequence_.seqlen_q; ++i) {
     o.read_float(i, false, s_.o_row.data());
     dout_p.read_float(i, true, s_.dout_row.data());
-    double sum = 0;
-    for (std::int64_t c = 0; c < dim_; ++c) {
-      sum += static_cast<double>(s_.o_row[c]) * static_cast<double>(s_.dout_row[c]);
-    }
-    delta[i] = static_cast<float>(sum);
+    delta[i] = mx::row_sum::row_delta(s_.dout_row.data(), s_.o_row.data(), nullptr, dim_);
     if (!has_keys(head, i)) continue;
     const std::int64_t row = sequence_.o_begin + i;
     bias[i] = -(call_.lse.at(head, row) * kLog2e);

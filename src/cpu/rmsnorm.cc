@@ -9,11 +9,14 @@
 #include "cpu/kernels.h"
 #include "cpu/units.h"
 #include "mx/convert.h"
+#include "mx/row_sum.h"
 
 namespace mxfa::cpu {
 namespace {
 
-constexpr std::int64_t kChunkRows = 256;
+namespace row_sum = mx::row_sum;
+
+constexpr std::int64_t kChunkRows = row_sum::kWeightRows;
 
 void check_rows(const TensorView& tensor, std::string_view name, std::int64_t rows,
                 std::int64_t dim) {
@@ -53,19 +56,33 @@ void write_row(const TensorView& tensor, std::int64_t row, const float* values, 
   }
 }
 
-/// sum of dy * weight * x * rstd, in 16 lanes that are added in ascending order.
-MXFA_SIMD_CLONES float dot(const float* dy, const float* weight, const float* x, float rstd,
-                           std::int64_t dim) {
-  constexpr int kLanes = 16;
-  float lanes[kLanes] = {};
-  std::int64_t i = 0;
-  for (; i + kLanes <= dim; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) lanes[l] += dy[i + l] * weight[i + l] * (x[i + l] * rstd);
+/// acc[i] += dy * weight * (x * rstd): one step of row_sum::kStep accumulators.
+MXFA_SIMD_CLONES void add_products(const float* dy, const float* weight, const float* x, float rstd,
+                                   std::int64_t count, float* acc) {
+  for (std::int64_t i = 0; i < count; ++i) acc[i] += dy[i] * weight[i] * (x[i] * rstd);
+}
+
+/// sum of dy * weight * x * rstd in the order of mx/row_sum.h.
+float dot(const float* dy, const float* weight, const float* x, float rstd, std::int64_t dim) {
+  float total = 0;
+  for (std::int64_t chunk = 0; chunk < dim; chunk += row_sum::kChunk) {
+    const std::int64_t end = std::min(dim, chunk + row_sum::kChunk);
+    float acc[row_sum::kStep] = {};
+    for (std::int64_t i = chunk; i < end; i += row_sum::kStep) {
+      add_products(dy + i, weight + i, x + i, rstd, std::min<std::int64_t>(row_sum::kStep, end - i),
+                   acc);
+    }
+    float lanes[row_sum::kLanes];
+    for (int lane = 0; lane < row_sum::kLanes; ++lane) {
+      const float* a = acc + lane * row_sum::kVector;
+      lanes[lane] = (a[0] + a[1]) + (a[2] + a[3]);
+    }
+    for (int distance = row_sum::kLanes / 2; distance > 0; distance /= 2) {
+      for (int lane = 0; lane < distance; ++lane) lanes[lane] += lanes[lane + distance];
+    }
+    total += lanes[0];
   }
-  for (int l = 0; i < dim; ++i, ++l) lanes[l] += dy[i] * weight[i] * (x[i] * rstd);
-  float sum = 0;
-  for (const float lane : lanes) sum += lane;
-  return sum;
+  return total;
 }
 
 struct RowGradient {
@@ -85,9 +102,36 @@ MXFA_SIMD_CLONES void add_weight_gradient(const RowGradient& row, float* dweight
   for (std::int64_t i = 0; i < dim; ++i) dweight[i] += row.dy[i] * (row.x[i] * row.rstd);
 }
 
+MXFA_SIMD_CLONES void add_row(const float* values, float* sums, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) sums[i] += values[i];
+}
+
 struct Scratch {
   std::vector<float> x, dy, y;
+  std::vector<float> strands;  ///< [weight_strands, dim]
 };
+
+/// sums[dim] = the strands, added in ascending order.
+void add_strands(const std::vector<float>& strands, float* sums, std::int64_t dim) {
+  std::fill_n(sums, dim, 0.0f);
+  for (std::size_t at = 0; at < strands.size(); at += static_cast<std::size_t>(dim)) {
+    add_row(strands.data() + at, sums, dim);
+  }
+}
+
+/// The gradient of the weight from those of its chunks of rows [chunks, dim].
+std::vector<float> add_chunks(const std::vector<float>& partial, std::int64_t chunks,
+                              std::int64_t dim) {
+  std::vector<float> strands(static_cast<std::size_t>(row_sum::kChunkStrands * dim));
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    add_row(partial.data() + chunk * dim, strands.data() + chunk % row_sum::kChunkStrands * dim,
+            dim);
+  }
+  for (std::int64_t distance = row_sum::kChunkStrands / 2; distance > 0; distance /= 2) {
+    add_row(strands.data() + distance * dim, strands.data(), distance * dim);
+  }
+  return strands;
+}
 
 }  // namespace
 
@@ -135,26 +179,28 @@ void rmsnorm_backward(const TensorView& dy, const TensorView& x, const TensorVie
   for_each_unit<Scratch>(chunks, [&](Scratch& scratch, std::int64_t chunk) {
     const std::int64_t end = std::min(rows, (chunk + 1) * kChunkRows);
     scratch.y.resize(static_cast<std::size_t>(dim));
+    if (dweight.rank > 0) {
+      scratch.strands.assign(static_cast<std::size_t>(row_sum::weight_strands(dim) * dim), 0.0f);
+    }
     for (std::int64_t row = chunk * kChunkRows; row < end; ++row) {
       RowGradient gradient{.dy = read_row(dy, row, dim, scratch.dy),
                            .x = read_row(x, row, dim, scratch.x),
                            .weight = weights,
                            .rstd = static_cast<const float*>(rstd.data)[row],
                            .mean = 0};
-      if (dweight.rank > 0) add_weight_gradient(gradient, partial.data() + chunk * dim, dim);
+      if (dweight.rank > 0) {
+        const std::int64_t strand = row % kChunkRows % row_sum::weight_strands(dim);
+        add_weight_gradient(gradient, scratch.strands.data() + strand * dim, dim);
+      }
       if (dx.rank == 0) continue;
       gradient.mean =
           dot(gradient.dy, weights, gradient.x, gradient.rstd, dim) / static_cast<float>(dim);
       gradient_row(gradient, scratch.y.data(), dim);
       write_row(dx, row, scratch.y.data(), dim);
     }
+    if (dweight.rank > 0) add_strands(scratch.strands, partial.data() + chunk * dim, dim);
   });
-  if (dweight.rank == 0) return;
-  std::vector<float> sums(static_cast<std::size_t>(dim));
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-    for (std::int64_t i = 0; i < dim; ++i) sums[i] += partial[chunk * dim + i];
-  }
-  write_row(dweight, 0, sums.data(), dim);
+  if (dweight.rank > 0) write_row(dweight, 0, add_chunks(partial, chunks, dim).data(), dim);
 }
 
 }  // namespace mxfa::cpu

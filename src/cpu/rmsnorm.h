@@ -12,9 +12,9 @@ void rmsnorm_forward(const TensorView& x, const TensorView& weight, float eps, c
                      const TensorView& rstd);
 
 /// dx = rstd * (g - xhat * mean(g * xhat)), g = dy * weight, xhat = x * rstd;
-/// dweight = sum over rows of dy * xhat, in FP32 by chunks of 256 rows in ascending order.
-/// dy: kBF16 or kF32 [rows, dim]; dx: kBF16 or kF32 [rows, dim]; dweight: kF32 or kBF16 [dim].
-/// dx or dweight of rank 0 is not computed.
+/// dweight = sum over rows of dy * xhat; in FP32, sums in the orders of mx/row_sum.h. The bits of
+/// the device's kernel. dy: kBF16 or kF32 [rows, dim]; dx: kBF16 or kF32 [rows, dim]; dweight: kF32
+/// or kBF16 [dim]. dx or dweight of rank 0 is not computed.
 void rmsnorm_backward(const TensorView& dy, const TensorView& x, const TensorView& weight,
                       const TensorView& rstd, const TensorView& dx, const TensorView& dweight);
 

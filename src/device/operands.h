@@ -43,11 +43,13 @@
 /// kLeakFreeMinScale, also those of zero rows.
 namespace mxfa::device {
 
+struct Queue;
+
 /// One byte for each group or token of each head.
 struct OperandScales {
   const std::uint8_t* data = nullptr;
-  std::int64_t row_stride = 1;   ///< bytes from a group (or token) to the next
-  std::int64_t head_stride = 0;  ///< bytes; prepared operands: scale_pitch()
+  std::int64_t row_stride = 1;   ///< bytes from a group (or token) to the next; prepared: 1
+  std::int64_t head_stride = 0;  ///< bytes; prepared: scale_pitch()
 };
 
 struct AttentionOperand {
@@ -57,9 +59,9 @@ struct AttentionOperand {
   const std::uint8_t* transposed = nullptr;  ///< [num_heads, head_dim, pitch]; null: not made
   std::int64_t pitch = 0;                    ///< bytes, a multiple of 128
   TokenOrder order = TokenOrder::kPlain;     ///< of the transposed copy
-  OperandScales scales;
+  OperandScales scales = {};
   BlockShape block_shape = BlockShape::k32xD;  ///< k32xD or k1xD
-  JaggedOffsetsView offsets;
+  JaggedOffsetsView offsets = {};
   std::int64_t total = 0;  ///< rows of the allocation, at least tokens(batch)
   std::int32_t num_heads = 1;
   std::int32_t head_dim = 0;  ///< of the payload, 64 or 128: narrower tensors have zero columns
@@ -78,5 +80,55 @@ MXFA_HOST_DEVICE constexpr std::int64_t scale_pitch(BlockShape shape, std::int64
   const std::int64_t rows = mx::block_rows(shape) == 1 ? total : mx::max_groups(total, batch);
   return mx::ceil_div(rows, 16) * 16;
 }
+
+/// Sequences of one side of attention.
+struct Sequences {
+  const std::int32_t* cu_seqlens = nullptr;  ///< on the device, [batch + 1]; null: dense
+  std::int64_t seqlen = 0;                   ///< of every sequence, where dense
+  std::int32_t batch = 0;
+  std::int64_t total = 0;  ///< packed rows of the allocation; dense: batch * seqlen
+};
+
+/// A tensor to quantize: kBF16, or kF32 (rounded to BF16 first). Strides count elements and are
+/// arbitrary; head_dim is contiguous.
+struct OperandInput {
+  const void* data = nullptr;
+  DType dtype = DType::kBF16;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t batch_stride = 0;  ///< where its sequences are dense
+  /// Subtracted before quantization, [batch or 1, num_heads, head_dim]: smoothing of K and V.
+  const float* shift = nullptr;
+  std::int64_t shift_batch_stride = 0;
+};
+
+/// What one call prepares: for a forward Q, K (rows) and V^T; for a backward Q, Q^T, K, K^T, V, dO
+/// and dO^T; for both at once everything.
+struct OperandsSpec {
+  OperandInput q =
+      {};  ///< [total_q, num_heads, head_dim], or [batch, seqlen_q, num_heads, head_dim]
+  OperandInput k = {}, v = {};  ///< likewise with total_k, num_heads_kv
+  OperandInput dout =
+      {};  ///< backward only; the shape of q, or of [batch] such q where it is broadcast
+  Sequences q_sequences = {};
+  Sequences k_sequences = {};
+  bool broadcast_q = false;  ///< q is one dense sequence that every sequence of k's batch reads
+  std::int32_t num_heads = 1;
+  std::int32_t num_heads_kv = 1;
+  std::int32_t head_dim = 0;  ///< a multiple of 8 up to 128
+  bool forward = true;
+  bool backward = false;
+  bool leak_free = false;  ///< Q, K and V in 1xD blocks
+};
+
+struct AttentionOperands {
+  AttentionOperand q, k, v, dout;
+};
+
+/// Bytes of device memory that the prepared operands lie in, from shapes alone.
+std::int64_t operands_bytes(const OperandsSpec& spec);
+/// Launches what makes the operands, in `memory` (256-byte aligned, operands_bytes() of it), which
+/// is overwritten. Throws Error that names the field where the specification is malformed.
+AttentionOperands prepare_operands(const Queue& queue, const OperandsSpec& spec, void* memory);
 
 }  // namespace mxfa::device

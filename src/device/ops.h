@@ -1,12 +1,20 @@
 #pragma once
 
+#include <span>
+
+#include "device/jagged_scale.h"
 #include "device/quantize.h"
+#include "device/realign.h"
+#include "device/rmsnorm_backward.h"
 #include "device/rmsnorm_quantize.h"
+#include "device/rowwise.h"
 #include "device/tile_plan.h"
 #include "driver/kernel.h"
 
 /// Host side of the arch-neutral kernels: checks, launch shapes. Pointers are device addresses;
-/// nothing waits for the device.
+/// nothing waits for the device. Every call throws Error(kInvalidArgument) that names the field,
+/// what was expected and what came. Packed sequences lie in together at most `max_tiles` tiles of
+/// 128 tokens: mx::max_tiles bounds them by shapes alone.
 namespace mxfa::device {
 
 /// The images of this folder's kernels, for a KernelCache.
@@ -19,17 +27,27 @@ struct Queue {
   CUstream stream = nullptr;
 };
 
-/// Throws Error where dim is not a multiple of 32 up to 16384, or a row count is negative.
+/// dim: a multiple of 32 up to 16384.
 void rmsnorm_quantize(const Queue& queue, const RmsNormQuantizeParams& params);
+void rmsnorm_backward(const Queue& queue, const RmsNormBackwardParams& params);
 
 /// Writes groups and tiles [batch + 1] from cu_seqlens `tokens` [batch + 1], on the device.
 void jagged_offsets(const Queue& queue, const std::int32_t* tokens, std::int32_t batch,
                     std::int64_t* groups, std::int64_t* tiles);
 
-/// Quantizes packed sequences of together at most `max_tiles` tiles of 128 tokens (mx::max_tiles
-/// bounds them by shapes alone). Throws Error where head_dim, strides or the block shape do not fit
-/// the outputs asked for.
 void quantize(const Queue& queue, const QuantizeParams& params, std::int64_t max_tiles);
+
+/// Scales to their tiled home, every byte of the sequences' atoms written, padding with 0x00; and
+/// back.
+void tile_scales(const Queue& queue, const TileScalesParams& params, std::int64_t max_tiles);
+void untile_scales(const Queue& queue, const TileScalesParams& params, std::int64_t max_tiles);
+
+/// `format`: kE4M3 or kE5M2, of both payloads.
+void realign(const Queue& queue, const RealignParams& params, DType format, std::int64_t max_tiles);
+
+void delta(const Queue& queue, const DeltaParams& params, std::int64_t max_tiles);
+void dequantize_bf16(const Queue& queue, const DequantizeParams& params, std::int64_t max_tiles);
+void finish_sums_bf16(const Queue& queue, const FinishSumsParams& params, std::int64_t max_tiles);
 
 /// Writes the plan that attention::JaggedOrder reads, and clears the counter. One CTA; a few
 /// microseconds up to some thousand sequences.

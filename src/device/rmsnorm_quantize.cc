@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 
 #include "core/check.h"
 #include "device/ops.h"
@@ -9,21 +10,13 @@
 namespace mxfa::device {
 namespace {
 
-struct Variant {
-  int steps;  ///< passes of 128 columns that the entry covers
-  const char* entry;
-};
-constexpr Variant kVariants[] = {
-    {1, "rmsnorm_quantize_1"}, {2, "rmsnorm_quantize_2"}, {3, "rmsnorm_quantize_3"},
-    {4, "rmsnorm_quantize_4"}, {8, "rmsnorm_quantize_8"},
-};
-
-const char* entry_for(std::int64_t dim) {
-  if (rmsnorm_cluster_size(dim) > 1) return "rmsnorm_quantize_wide";
-  const std::int64_t steps = (dim + mx::row_sum::kStep - 1) / mx::row_sum::kStep;
-  return std::find_if(std::begin(kVariants), std::end(kVariants),
-                      [&](const Variant& variant) { return variant.steps >= steps; })
-      ->entry;
+/// The entry of the fewest passes of 128 columns that cover a row.
+std::string entry_for(const RmsNormQuantizeParams& params) {
+  const std::int64_t steps = (params.dim + mx::row_sum::kStep - 1) / mx::row_sum::kStep;
+  const std::string covered = rmsnorm_cluster_size(params.dim) > 1 ? "wide"
+                              : steps > 4                          ? "8"
+                                                                   : std::to_string(steps);
+  return fmt::format("rmsnorm_quantize_{}_{}", dtype_name(params.x_dtype), covered);
 }
 
 }  // namespace
@@ -34,6 +27,8 @@ void rmsnorm_quantize(const Queue& queue, const RmsNormQuantizeParams& params) {
       "dim", fmt::format("a multiple of 32 up to {}", mx::row_sum::kMaxColumns),
       core::text(params.dim));
   core::expect(params.rows >= 0, "rows", "at least 0", core::text(params.rows));
+  core::expect(params.x_dtype == DType::kBF16 || params.x_dtype == DType::kF32, "x", "bf16 or f32",
+               std::string(dtype_name(params.x_dtype)));
   if (params.rows == 0) return;
   const int cluster = rmsnorm_cluster_size(params.dim);
   const std::int64_t tiles = (params.rows + mx::kAtomRows - 1) / mx::kAtomRows;
@@ -47,7 +42,7 @@ void rmsnorm_quantize(const Queue& queue, const RmsNormQuantizeParams& params) {
   shape.dynamic_smem_bytes = kRmsNormSmemBytes;
   const driver::KernelNeeds needs{.dynamic_smem_bytes = kRmsNormSmemBytes,
                                   .nonportable_cluster = cluster > 8};
-  queue.kernels.get("rmsnorm_quantize", entry_for(params.dim), needs)
+  queue.kernels.get("rmsnorm_quantize", entry_for(params), needs)
       .launch(queue.stream, shape, params);
 }
 

@@ -24,8 +24,9 @@ constexpr int kAmaxBuffers = 3;
 
 /// kSteps passes of 32 lanes x 4 columns cover the chunk of a CTA; kTeams teams of warps work on
 /// as many squares of 32 rows at a time; kClustered where rows span the CTAs of a cluster.
-template <int kSteps_, int kTeams_, bool kClustered_>
+template <class Input_, int kSteps_, int kTeams_, bool kClustered_>
 struct Config {
+  using Input = Input_;  ///< std::uint16_t (BF16) or float
   static constexpr int kSteps = kSteps_;
   static constexpr int kTeams = kTeams_;
   static constexpr bool kClustered = kClustered_;
@@ -33,15 +34,16 @@ struct Config {
   static constexpr int kRows = kSquareRows / kTeamWarps;  ///< of one warp in a square
   static constexpr int kChunkCols = kSteps * kStep;
   static constexpr int kBlocks = kChunkCols / kScaleBlock;
-  static constexpr int kStageBytes = kSquareRows * kChunkCols * 2;
+  static constexpr int kStageBytes = kSquareRows * kChunkCols * static_cast<int>(sizeof(Input));
   static constexpr int kStages = kSmemBytes / kStageBytes < 8 ? kSmemBytes / kStageBytes : 8;
-  static_assert(kStages > kTeams, "a square must load while every team works");
+  // A square loads while every team works, but for the widest rows in FP32.
+  static_assert(kStages > kTeams || (kStages == kTeams && kStageBytes >= 128 * 1024));
   static_assert(kSquaresPerTile % kTeams == 0);
 };
 
 template <class C>
 struct SmemPlan {
-  alignas(128) std::uint8_t stages[C::kStages][C::kStageBytes];  // BF16 [32, cols]
+  alignas(128) std::uint8_t stages[C::kStages][C::kStageBytes];  // [32, cols]
   float weight[C::kChunkCols];
   unsigned amax[C::kTeams][kAmaxBuffers][C::kBlocks];   // FP32 bits of each square's largest
   std::uint8_t scales[2][C::kBlocks][kSquaresPerTile];  // of two row tiles in turn
@@ -76,7 +78,7 @@ struct Producer {
   __device__ void load(std::int64_t row0, int stage) const {
     const int rows = static_cast<int>(min(std::int64_t{kSquareRows}, params.rows - row0));
     std::uint64_t* full = &smem.rows.full[stage];
-    const unsigned row_bytes = static_cast<unsigned>(work.cols) * 2;
+    const unsigned row_bytes = static_cast<unsigned>(work.cols * sizeof(typename C::Input));
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (lane == 0) {
       const unsigned bytes = rows > 0 ? static_cast<unsigned>(rows) * row_bytes : 0u;
@@ -84,7 +86,8 @@ struct Producer {
                                      bytes);
     }
     __syncwarp();
-    const std::uint16_t* source = params.x + row0 * params.dim + work.first;
+    const auto* source =
+        static_cast<const typename C::Input*>(params.x) + row0 * params.dim + work.first;
     if constexpr (C::kClustered) {
       if (lane < rows) {
         ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global,
@@ -183,9 +186,22 @@ struct Consumer {
   __device__ bool has_column(int step) const {
     return kWhole || step * kStep + lane * kVector < work.cols;
   }
-  __device__ uint2 read(int stage, int row, int step) const {
-    const int offset = ((warp * C::kRows + row) * work.cols + step * kStep + lane * kVector) * 2;
-    return *reinterpret_cast<const uint2*>(smem.stages[stage] + offset);
+  __device__ void read(int stage, int row, int step, float (&x)[kVector]) const {
+    const auto* source = reinterpret_cast<const typename C::Input*>(smem.stages[stage]) +
+                         (warp * C::kRows + row) * work.cols + step * kStep + lane * kVector;
+    if constexpr (sizeof(typename C::Input) == 4) {
+      const float4 words = *reinterpret_cast<const float4*>(source);
+      x[0] = words.x;
+      x[1] = words.y;
+      x[2] = words.z;
+      x[3] = words.w;
+    } else {
+      const uint2 words = *reinterpret_cast<const uint2*>(source);
+      x[0] = bf16_low(words.x);
+      x[1] = bf16_high(words.x);
+      x[2] = bf16_low(words.y);
+      x[3] = bf16_high(words.y);
+    }
   }
 
   // A lane's terms of mx/row_sum.h, in ascending order.
@@ -195,11 +211,10 @@ struct Consumer {
 #pragma unroll
     for (int step = 0; step < C::kSteps; ++step) {
       if (!has_column<kWhole>(step)) break;
-      const uint2 packed = read(stage, row, step);
-      sum = __fmaf_rn(bf16_low(packed.x), bf16_low(packed.x), sum);
-      sum = __fmaf_rn(bf16_high(packed.x), bf16_high(packed.x), sum);
-      sum = __fmaf_rn(bf16_low(packed.y), bf16_low(packed.y), sum);
-      sum = __fmaf_rn(bf16_high(packed.y), bf16_high(packed.y), sum);
+      float x[kVector];
+      read(stage, row, step, x);
+#pragma unroll
+      for (const float value : x) sum = __fmaf_rn(value, value, sum);
     }
     return sum;
   }
@@ -248,12 +263,14 @@ struct Consumer {
     return total;
   }
 
-  __device__ void normalize(uint2 packed, float rstd, int step, float (&y)[kVector]) const {
+  __device__ void normalize(int stage, int row, float rstd, int step, float (&y)[kVector]) const {
     const float4 w = *reinterpret_cast<const float4*>(&smem.weight[step * kStep + lane * kVector]);
-    y[0] = __fmul_rn(__fmul_rn(bf16_low(packed.x), rstd), w.x);
-    y[1] = __fmul_rn(__fmul_rn(bf16_high(packed.x), rstd), w.y);
-    y[2] = __fmul_rn(__fmul_rn(bf16_low(packed.y), rstd), w.z);
-    y[3] = __fmul_rn(__fmul_rn(bf16_high(packed.y), rstd), w.w);
+    float x[kVector];
+    read(stage, row, step, x);
+    y[0] = __fmul_rn(__fmul_rn(x[0], rstd), w.x);
+    y[1] = __fmul_rn(__fmul_rn(x[1], rstd), w.y);
+    y[2] = __fmul_rn(__fmul_rn(x[2], rstd), w.z);
+    y[3] = __fmul_rn(__fmul_rn(x[3], rstd), w.w);
   }
 
   template <bool kWhole>
@@ -267,7 +284,7 @@ struct Consumer {
         for (int r = 0; r < C::kRows; ++r) {
           if (!kWhole && r >= rows) break;
           float y[kVector];
-          normalize(read(stage, r, step), rstd[r], step, y);
+          normalize(stage, r, rstd[r], step, y);
 #pragma unroll
           for (const float value : y) amax = max_nan(amax, fabsf(value));
         }
@@ -297,7 +314,7 @@ struct Consumer {
       for (int r = 0; r < C::kRows; ++r) {
         if (!kWhole && r >= rows) break;
         float y[kVector];
-        normalize(read(stage, r, step), rstd[r], step, y);
+        normalize(stage, r, rstd[r], step, y);
         __stcs(reinterpret_cast<unsigned*>(target + r * params.dim),
                encode_e4m3_quad(y[0] * inverse, y[1] * inverse, y[2] * inverse, y[3] * inverse));
       }
@@ -364,8 +381,7 @@ struct Consumer {
           square<false>(row0, state.stage, index, buffer);
         }
         ++index;
-        __syncwarp();
-        if (lane == 0) arrive(smem.rows.empty[state.stage]);
+        arrive(smem.rows.empty[state.stage]);
         publish_scales(buffer, tile_state.stage, s);
         buffer = buffer + 1 == kAmaxBuffers ? 0 : buffer + 1;
         state.advance(C::kTeams);
@@ -384,8 +400,9 @@ __device__ void init(const RmsNormQuantizeParams& params, SmemPlan<C>& smem, con
     smem.amax[i / C::kBlocks][0][i % C::kBlocks] = 0;
   }
   if (threadIdx.x == 0) {
-    smem.rows.init(1, C::kTeamWarps);
-    smem.tiles.init(kSquaresPerTile * 32, 32);  // every lane of the warps that write and read
+    // Every lane that reads or writes says so itself: no order of others' accesses is relied on.
+    smem.rows.init(1, C::kTeamWarps * 32);
+    smem.tiles.init(kSquaresPerTile * 32, 32);
     for (auto& team : smem.sums_full) {
       for (std::uint64_t& barrier : team) ptx::mbarrier_init(&barrier, 1);
     }
@@ -420,17 +437,24 @@ __device__ void rmsnorm_quantize(const RmsNormQuantizeParams& params) {
 
 }  // namespace
 
-#define MXFA_RMSNORM_QUANTIZE(name, steps, teams, clustered)                               \
-  extern "C" __global__ void __launch_bounds__(kRmsNormThreads, 1)                         \
-      name(const __grid_constant__ RmsNormQuantizeParams params) {                         \
-    static_assert(sizeof(SmemPlan<Config<steps, teams, clustered>>) <= kRmsNormSmemBytes); \
-    rmsnorm_quantize<Config<steps, teams, clustered>>(params);                             \
+#define MXFA_RMSNORM_QUANTIZE(name, input, steps, teams, clustered)     \
+  extern "C" __global__ void __launch_bounds__(kRmsNormThreads, 1)      \
+      name(const __grid_constant__ RmsNormQuantizeParams params) {      \
+    using KernelConfig = Config<input, steps, teams, clustered>;        \
+    static_assert(sizeof(SmemPlan<KernelConfig>) <= kRmsNormSmemBytes); \
+    rmsnorm_quantize<KernelConfig>(params);                             \
   }
-MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_1, 1, 4, false)
-MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_2, 2, 4, false)
-MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_3, 3, 4, false)
-MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_4, 4, 4, false)
-MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_8, 8, 2, false)
-MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_wide, 8, 2, true)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_1, std::uint16_t, 1, 4, false)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_2, std::uint16_t, 2, 4, false)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_3, std::uint16_t, 3, 4, false)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_4, std::uint16_t, 4, 4, false)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_8, std::uint16_t, 8, 2, false)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_wide, std::uint16_t, 8, 2, true)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_f32_1, float, 1, 4, false)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_f32_2, float, 2, 4, false)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_f32_3, float, 3, 2, false)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_f32_4, float, 4, 2, false)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_f32_8, float, 8, 1, false)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_f32_wide, float, 8, 1, true)
 
 }  // namespace mxfa::device

@@ -4,6 +4,7 @@
 
 #include "core/host_device.h"
 #include "mx/row_sum.h"
+#include "mxfa/types.h"
 
 /// RMSNorm fused with MXFP8 quantization: parameters that host and kernel share.
 namespace mxfa::device {
@@ -12,7 +13,8 @@ namespace mxfa::device {
 /// nearest, the sum in the order of mx/row_sum.h), quantized in 32x32 squares counted from row 0:
 /// one payload serves GEMMs along columns and along rows.
 struct RmsNormQuantizeParams {
-  const std::uint16_t* x = nullptr;       ///< BF16 [rows, dim], row-major, 8-byte aligned
+  const void* x = nullptr;                ///< [rows, dim], row-major, 16-byte aligned
+  DType x_dtype = DType::kBF16;           ///< kBF16 or kF32
   const std::uint16_t* weight = nullptr;  ///< BF16 [dim]
   std::uint8_t* codes = nullptr;          ///< E4M3 [rows, dim], 4-byte aligned
   std::uint8_t* scales_dim = nullptr;     ///< tiled 128x4, rows = rows, k blocks = dim / 32

@@ -2,13 +2,14 @@
 
 #include <limits>
 
+#include "cpu/rmsnorm.h"
 #include "cpu/rmsnorm_quantize.h"
 #include "device/ops.h"
 #include "mx/bits.h"
 #include "mx/scale_layout.h"
+#include "mxfa/quantize.h"
 #include "support/bf16.h"
-#include "support/compare.h"
-#include "support/machine.h"
+#include "support/device_batch.h"
 
 namespace mxfa::device {
 namespace {
@@ -21,51 +22,54 @@ struct Case {
   float corner = 0.0f;  ///< value planted at the first element of the last row; 0 = none
 };
 
+/// What the CPU gives for values [rows, dim].
+struct Expected {
+  std::vector<std::uint8_t> codes, dim_scales, row_scales;
+  std::vector<float> rstd;
+
+  Expected(const Case& test)
+      : codes(static_cast<std::size_t>(test.rows * test.dim)),
+        dim_scales(mx::TiledScaleLayout{test.rows, test.dim / 32}.size_bytes()),
+        row_scales(mx::TiledScaleLayout{test.dim, (test.rows + 31) / 32}.size_bytes()),
+        rstd(static_cast<std::size_t>(test.rows)) {}
+};
+
+// On FP32 rows the CPU normalizes and quantizes in two calls.
+Expected expected_f32(const Case& test, std::vector<float> x, std::vector<std::uint16_t> weight) {
+  Expected want(test);
+  std::vector<float> y(x.size());
+  cpu::rmsnorm_forward(make_tensor(x.data(), DType::kF32, {test.rows, test.dim}),
+                       make_tensor(weight.data(), DType::kBF16, {test.dim}), test.eps,
+                       make_tensor(y.data(), DType::kF32, {test.rows, test.dim}),
+                       make_tensor(want.rstd.data(), DType::kF32, {test.rows}));
+  const std::int64_t dims[] = {test.rows, test.dim};
+  QuantizeOptions options{.layout = ScaleLayout::kTiled128x4};
+  for (const ScaleAxis axis : {ScaleAxis::kHeadDim, ScaleAxis::kTokens}) {
+    options.scale_axis = axis;
+    auto& scales = axis == ScaleAxis::kHeadDim ? want.dim_scales : want.row_scales;
+    quantize(make_tensor(y.data(), DType::kF32, dims),
+             make_tensor(want.codes.data(), DType::kE4M3, dims),
+             make_tensor(scales.data(), DType::kE8M0, scale_shape(dims, options)), options);
+  }
+  return want;
+}
+
 class RmsNormQuantize : public ::testing::TestWithParam<Case> {};
 
-using testing::Guarded;
-
-// NaNs are compared as a class: which bits a NaN has differs between machines.
-std::vector<float> canonical(std::vector<float> values) {
-  for (float& value : values) {
-    if (mx::is_nan(value)) value = std::numeric_limits<float>::quiet_NaN();
-  }
-  return values;
-}
-std::vector<std::uint8_t> canonical(std::vector<std::uint8_t> values) { return values; }
-
-template <class T>
-void expect_equal(const Guarded& got, const std::vector<T>& want, const std::string& label,
-                  std::int64_t cols = 0) {
-  EXPECT_TRUE(testing::bitwise_equal(canonical(got.download<T>()), canonical(want),
-                                     {.label = label, .cols = cols}));
-  EXPECT_TRUE(got.guards_intact()) << label << ": wrote outside";
-}
-
-TEST_P(RmsNormQuantize, BitEqualToTheCpu) {
-  const Case& test = GetParam();
-  auto x = testing::random_bf16(test.rows * test.dim, 1);
-  const auto weight = testing::random_bf16(test.dim, 2);
-  if (test.corner != 0.0f && test.rows > 0) {
-    x[(test.rows - 1) * test.dim] = mx::encode_bf16(test.corner);
-  }
-  const mx::TiledScaleLayout along_dim{test.rows, test.dim / 32};
-  const mx::TiledScaleLayout along_rows{test.dim, (test.rows + 31) / 32};
-  std::vector<std::uint8_t> codes(x.size()), dim_scales(along_dim.size_bytes()),
-      row_scales(along_rows.size_bytes());
-  std::vector<float> rstd(test.rows);
-  cpu::rmsnorm_quantize(
-      x, weight, test.eps,
-      {.codes = codes, .scales_dim = dim_scales, .scales_rows = row_scales, .rstd = rstd});
-
+void check(const Case& test, DType dtype, const void* x, std::span<const std::uint16_t> weight,
+           const Expected& want) {
   testing::Machine& machine = testing::machine();
-  const auto x_d = machine.upload(std::span<const std::uint16_t>(x));
-  const auto weight_d = machine.upload(std::span<const std::uint16_t>(weight));
-  const auto codes_d = machine.poisoned(codes.size());
-  const auto dim_d = machine.poisoned(dim_scales.size());
-  const auto rows_d = machine.poisoned(row_scales.size());
-  const auto rstd_d = machine.poisoned(rstd.size() * sizeof(float));
-  rmsnorm_quantize(machine.queue(), {.x = x_d.as<const std::uint16_t>(),
+  const std::span<const std::uint8_t> bytes(
+      static_cast<const std::uint8_t*>(x),
+      static_cast<std::size_t>(test.rows * test.dim) * dtype_size(dtype));
+  const auto x_d = machine.upload(bytes);
+  const auto weight_d = machine.upload(weight);
+  const auto codes_d = machine.poisoned(want.codes.size());
+  const auto dim_d = machine.poisoned(want.dim_scales.size());
+  const auto rows_d = machine.poisoned(want.row_scales.size());
+  const auto rstd_d = machine.poisoned(want.rstd.size() * sizeof(float));
+  rmsnorm_quantize(machine.queue(), {.x = x_d.as<const void>(),
+                                     .x_dtype = dtype,
                                      .weight = weight_d.as<const std::uint16_t>(),
                                      .codes = codes_d.as<std::uint8_t>(),
                                      .scales_dim = dim_d.as<std::uint8_t>(),
@@ -75,10 +79,34 @@ TEST_P(RmsNormQuantize, BitEqualToTheCpu) {
                                      .dim = static_cast<std::int32_t>(test.dim),
                                      .eps = test.eps});
   machine.synchronize();
-  expect_equal(rstd_d, rstd, "rstd");
-  expect_equal(codes_d, codes, "codes", test.dim);
-  expect_equal(dim_d, dim_scales, "scales_dim");
-  expect_equal(rows_d, row_scales, "scales_rows");
+  EXPECT_TRUE(testing::bitwise_equal(testing::canonical(rstd_d.download<float>()),
+                                     testing::canonical(want.rstd), {.label = "rstd"}));
+  EXPECT_TRUE(rstd_d.guards_intact());
+  testing::expect_same(codes_d, want.codes, "codes", test.dim);
+  testing::expect_same(dim_d, want.dim_scales, "scales_dim");
+  testing::expect_same(rows_d, want.row_scales, "scales_rows");
+}
+
+TEST_P(RmsNormQuantize, BitEqualToTheCpu) {
+  const Case& test = GetParam();
+  auto x = testing::random_bf16(test.rows * test.dim, 1);
+  const auto weight = testing::random_bf16(test.dim, 2);
+  if (test.corner != 0.0f) x[(test.rows - 1) * test.dim] = mx::encode_bf16(test.corner);
+  Expected want(test);
+  cpu::rmsnorm_quantize(x, weight, test.eps,
+                        {.codes = want.codes,
+                         .scales_dim = want.dim_scales,
+                         .scales_rows = want.row_scales,
+                         .rstd = want.rstd});
+  check(test, DType::kBF16, x.data(), weight, want);
+}
+
+TEST_P(RmsNormQuantize, BitEqualToTheCpuFromF32) {
+  const Case& test = GetParam();
+  auto x = testing::Rng(3).normal_values<float>(test.rows * test.dim);
+  const auto weight = testing::random_bf16(test.dim, 2);
+  if (test.corner != 0.0f) x[(test.rows - 1) * test.dim] = test.corner;
+  check(test, DType::kF32, x.data(), weight, expected_f32(test, x, weight));
 }
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();

@@ -1,0 +1,195 @@
+#include "device/operands.h"
+
+#include "device/checks.h"
+#include "mx/jagged_scale.h"
+
+namespace mxfa::device {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;  // of what the driver allocates
+
+/// Hands out device memory in pieces; without memory it only counts.
+class Memory {
+ public:
+  explicit Memory(void* base) : base_(static_cast<std::uint8_t*>(base)) {}
+  template <class T = std::uint8_t>
+  T* take(std::int64_t count) {
+    const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(T));
+    std::uint8_t* const result = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += mx::ceil_div(bytes, kAlignment) * kAlignment;
+    return reinterpret_cast<T*>(result);
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  std::uint8_t* base_;
+  std::int64_t used_ = 0;
+};
+
+/// Which copies of a tensor are made, and how.
+struct Copies {
+  bool rows = false;
+  bool transposed = false;
+  TokenOrder order = TokenOrder::kPi;
+  BlockShape block_shape = BlockShape::k32xD;
+  std::uint8_t min_scale = 0;
+};
+
+/// Lays operands out in memory and, given a queue, launches what fills them.
+class Preparation {
+ public:
+  Preparation(const OperandsSpec& spec, void* memory, const Queue* queue)
+      : spec_(spec), memory_(memory), queue_(queue) {}
+
+  AttentionOperands run() {
+    const BlockShape shape = spec_.leak_free ? BlockShape::k1xD : BlockShape::k32xD;
+    const bool backward = spec_.backward;
+    const JaggedOffsetsView q_offsets = offsets(spec_.q_sequences);
+    const JaggedOffsetsView k_offsets = offsets(spec_.k_sequences);
+    Sequences o_sequences = spec_.q_sequences;
+    JaggedOffsetsView o_offsets = q_offsets;
+    if (spec_.broadcast_q) {
+      o_sequences.batch = o_offsets.batch = spec_.k_sequences.batch;
+      o_sequences.total = o_sequences.seqlen * o_sequences.batch;
+    }
+    AttentionOperands result;
+    result.q = operand(spec_.q, q_offsets, spec_.q_sequences, spec_.num_heads,
+                       {.rows = true, .transposed = backward, .block_shape = shape});
+    result.k = operand(
+        spec_.k, k_offsets, spec_.k_sequences, spec_.num_heads_kv,
+        {.rows = true, .transposed = backward, .order = TokenOrder::kSigma, .block_shape = shape});
+    result.v = operand(spec_.v, k_offsets, spec_.k_sequences, spec_.num_heads_kv,
+                       {.rows = backward,
+                        .transposed = spec_.forward,
+                        .block_shape = shape,
+                        .min_scale = spec_.leak_free ? kLeakFreeMinScale : std::uint8_t{0}});
+    if (backward) {
+      result.dout = operand(spec_.dout, o_offsets, o_sequences, spec_.num_heads,
+                            {.rows = true, .transposed = true});
+    }
+    return result;
+  }
+  std::int64_t bytes() const { return memory_.used(); }
+
+ private:
+  JaggedOffsetsView offsets(const Sequences& sequences) {
+    JaggedOffsetsView view{.batch = sequences.batch};
+    if (sequences.cu_seqlens == nullptr) {
+      view.seqlen = sequences.seqlen;
+      return view;
+    }
+    auto* groups = memory_.take<std::int64_t>(sequences.batch + 1);
+    auto* tiles = memory_.take<std::int64_t>(sequences.batch + 1);
+    view.cu_seqlens = sequences.cu_seqlens;
+    view.group_begin = groups;
+    view.tile_begin = tiles;
+    if (queue_ != nullptr) {
+      jagged_offsets(*queue_, sequences.cu_seqlens, sequences.batch, groups, tiles);
+    }
+    return view;
+  }
+
+  AttentionOperand operand(const OperandInput& input, const JaggedOffsetsView& offsets,
+                           const Sequences& sequences, std::int32_t num_heads,
+                           const Copies& copies) {
+    const std::int32_t head_dim = spec_.head_dim <= 64 ? 64 : 128;
+    const std::int64_t pitch = transposed_pitch(sequences.total, sequences.batch);
+    const std::int64_t scales = scale_pitch(copies.block_shape, sequences.total, sequences.batch);
+    const std::int64_t width = std::int64_t{num_heads} * head_dim;
+    auto* const rows = copies.rows ? memory_.take(sequences.total * width) : nullptr;
+    auto* const transposed = copies.transposed ? memory_.take(pitch * width) : nullptr;
+    auto* const scale_bytes = memory_.take(scales * num_heads);
+    if (queue_ != nullptr) {
+      quantize(*queue_,
+               {.input = {.data = input.data,
+                          .dtype = input.dtype,
+                          .row_stride = input.token_stride,
+                          .head_stride = input.head_stride,
+                          .batch_stride = input.batch_stride,
+                          .rows = offsets.dense() ? sequences.seqlen : sequences.total,
+                          .head_dim = spec_.head_dim,
+                          .round_bf16 = true,
+                          .shift = input.shift,
+                          .shift_batch_stride = input.shift_batch_stride},
+                .codes = rows,
+                .codes_row_stride = width,
+                .codes_head_stride = head_dim,
+                .compact = scale_bytes,
+                .compact_strides = {.row = 1, .head = scales},
+                .transposed = transposed,
+                .transposed_pitch = pitch,
+                .offsets = offsets,
+                .num_heads = num_heads,
+                .head_dim = head_dim,
+                .block_shape = copies.block_shape,
+                .order = copies.order,
+                .min_scale = copies.min_scale},
+               mx::max_tiles(sequences.total, sequences.batch));
+    }
+    return {.rows = rows,
+            .token_stride = width,
+            .head_stride = head_dim,
+            .transposed = transposed,
+            .pitch = pitch,
+            .order = copies.order,
+            .scales = {.data = scale_bytes, .row_stride = 1, .head_stride = scales},
+            .block_shape = copies.block_shape,
+            .offsets = offsets,
+            .total = sequences.total,
+            .num_heads = num_heads,
+            .head_dim = head_dim};
+  }
+
+  const OperandsSpec& spec_;
+  Memory memory_;
+  const Queue* queue_;
+};
+
+void check_sequences(const Sequences& sequences, std::string_view name) {
+  core::expect(sequences.batch >= 0 && sequences.total >= 0 && sequences.seqlen >= 0, name,
+               "no negative batch, total or seqlen",
+               fmt::format("batch {}, total {}, seqlen {}", sequences.batch, sequences.total,
+                           sequences.seqlen));
+  core::expect(
+      sequences.cu_seqlens != nullptr || sequences.total == sequences.batch * sequences.seqlen,
+      name, "total = batch * seqlen where cu_seqlens is not given",
+      fmt::format("total {}, batch {}, seqlen {}", sequences.total, sequences.batch,
+                  sequences.seqlen));
+}
+
+void check_input(const OperandInput& input, std::string_view name) {
+  core::expect(input.dtype == DType::kBF16 || input.dtype == DType::kF32, name, "bf16 or f32",
+               std::string(dtype_name(input.dtype)));
+}
+
+void check(const OperandsSpec& spec) {
+  core::expect(spec.head_dim > 0 && spec.head_dim % 8 == 0 && spec.head_dim <= 128, "head_dim",
+               "a multiple of 8 up to 128", core::text(spec.head_dim));
+  check_sequences(spec.q_sequences, "q_sequences");
+  check_sequences(spec.k_sequences, "k_sequences");
+  core::expect(
+      !spec.broadcast_q || (spec.q_sequences.cu_seqlens == nullptr && spec.q_sequences.batch == 1),
+      "q_sequences", "one dense sequence where q is broadcast",
+      fmt::format("batch {}", spec.q_sequences.batch));
+  check_input(spec.q, "q");
+  check_input(spec.k, "k");
+  check_input(spec.v, "v");
+  if (spec.backward) check_input(spec.dout, "dout");
+}
+
+}  // namespace
+
+std::int64_t operands_bytes(const OperandsSpec& spec) {
+  check(spec);
+  Preparation counted(spec, nullptr, nullptr);
+  counted.run();
+  return counted.bytes();
+}
+
+AttentionOperands prepare_operands(const Queue& queue, const OperandsSpec& spec, void* memory) {
+  check(spec);
+  internal::expect_aligned(memory, "memory", kAlignment);
+  return Preparation(spec, memory, &queue).run();
+}
+
+}  // namespace mxfa::device
