@@ -12,6 +12,7 @@ namespace {
 using Float8 = float __attribute__((vector_size(32)));
 using Float16 = float __attribute__((vector_size(64)));
 using Double8 = double __attribute__((vector_size(64)));
+using Long8 = std::int64_t __attribute__((vector_size(64)));
 using Lane8 = std::int32_t __attribute__((vector_size(32)));
 using Lane16 = std::int32_t __attribute__((vector_size(64)));
 
@@ -20,8 +21,8 @@ constexpr std::uint32_t kChunk = 8;  // products of up to 2^27 that an int32 sum
 }  // namespace
 
 MXFA_SIMD_CLONES
-void decode_small_floats(const SmallFloat& format, const std::uint8_t* codes, std::size_t count,
-                         float* out) {
+void decode_small_floats(const SmallFloat& format, const std::uint8_t* __restrict codes,
+                         std::size_t count, float* __restrict out) {
   const std::int32_t m_bits = format.mantissa_bits;
   const std::int32_t e_bits = format.exponent_bits;
   const std::int32_t m_mask = (1 << m_bits) - 1;
@@ -69,6 +70,53 @@ void split_floats(std::int32_t least, std::size_t count, float* values, std::int
     values[i] =
         std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | (bits & 0x80000000u));
     exponents[i] = significand == 0 ? kZeroExponent : own + shift;
+  }
+}
+
+// Products and sums are exact here, so that fusing them changes nothing but the speed.
+#if defined(__GNUC__) && !defined(__clang__)
+__attribute__((optimize("fp-contract=fast")))
+#endif
+MXFA_SIMD_CLONES void
+exact_tile_f32(const ExactTile& tile) {
+  for (std::uint32_t block = 0; block < tile.blocks; ++block) {
+    const double* b = tile.b + std::size_t{block} * tile.depth * kMmaCols;
+    for (std::uint32_t row = 0; row < tile.rows; row += kMmaRows) {
+      const double* a = tile.a + std::size_t{row} * tile.depth;
+      Double8 total[kMmaRows][2] = {};
+      for (std::uint32_t k = 0; k < tile.depth; ++k) {
+        Double8 wide[2];
+        std::memcpy(wide, b + k * kMmaCols, sizeof wide);
+        for (std::uint32_t r = 0; r < kMmaRows; ++r) {
+          total[r][0] += wide[0] * a[r * tile.depth + k];
+          total[r][1] += wide[1] * a[r * tile.depth + k];
+        }
+      }
+      Double8 sums[kMmaRows][2];  // in memory, so that `total` may stay in registers
+      std::memcpy(sums, total, sizeof total);
+      for (std::uint32_t r = 0; r < kMmaRows; ++r) {
+        std::byte* d = tile.d + (row + r) * tile.row_bytes + block * tile.block_bytes;
+        for (int half = 0; half < 2; ++half) {
+          Double8 power;
+          std::memcpy(&power, tile.b_power + block * kMmaCols + 8 * half, sizeof power);
+          Float8 old = {};
+          if (tile.accumulate) std::memcpy(&old, d + 32 * half, sizeof old);
+          const Double8 c = __builtin_convertvector(old, Double8);
+          const Double8 value = sums[r][half] * power * tile.a_power[row + r];
+          const Double8 sum = value + c;
+          const Double8 part = sum - value;
+          const Long8 rest = (Long8)((value - (sum - part)) + (c - part));
+          // To the odd neighbour where inexact, as finish_exact_f32() does, without comparisons.
+          const Long8 bits = (Long8)sum;
+          const Long8 step = ((rest ^ bits) >> 63) | 1;
+          const Long8 magnitude = rest & 0x7FFFFFFFFFFFFFFF;
+          const Long8 inexact = (magnitude | -magnitude) >> 63;
+          const Long8 odd = bits + (step & inexact & ((bits & 1) - 1));
+          const Float8 result = __builtin_convertvector((Double8)odd, Float8);
+          std::memcpy(d + 32 * half, &result, sizeof result);
+        }
+      }
+    }
   }
 }
 

@@ -18,12 +18,29 @@ struct SmallFloat {
   std::int32_t special_from;   ///< magnitudes from here on are NaN or infinite
   std::uint32_t special_bits;  ///< FP32 bits of the first of them
 };
-void decode_small_floats(const SmallFloat& format, const std::uint8_t* codes, std::size_t count,
-                         float* out);
+void decode_small_floats(const SmallFloat& format, const std::uint8_t* __restrict codes,
+                         std::size_t count, float* __restrict out);
 bool all_finite(const float* values, std::size_t count);
 /// Finite values in place: to 1 <= |s| < 2, or below 1 where the exponent would be under `least`,
 /// and exponents (kZeroExponent for 0).
 void split_floats(std::int32_t least, std::size_t count, float* values, std::int32_t* exponents);
+
+/// A tile of FP32 accumulators, all finite, where sums of products are exact in double.
+struct ExactTile {
+  const double* a;     ///< [rows][depth]
+  const double* b;     ///< [blocks][depth][kMmaCols]
+  std::uint32_t rows;  ///< multiple of kMmaRows
+  std::uint32_t blocks;
+  std::uint32_t depth;
+  const double* a_power;  ///< the block scales
+  const double* b_power;
+  std::byte* d;  ///< row r, column c: r * row_bytes + c / kMmaCols * block_bytes + c % kMmaCols * 4
+  std::size_t row_bytes;
+  std::size_t block_bytes;
+  bool accumulate;
+};
+/// d = the exact sum of products and old accumulator, rounded once.
+void exact_tile_f32(const ExactTile& tile);
 
 /// sum[row][col] of the products, in double.
 void exact_block(const float* a, const float* b, std::uint32_t ldb, std::uint32_t depth,

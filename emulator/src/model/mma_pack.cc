@@ -1,6 +1,8 @@
 #include "model/mma_pack.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <string>
 
 #include "model/fault.h"
@@ -31,7 +33,7 @@ void take_specials(std::uint32_t k, std::span<float> values, std::vector<std::ui
   if (all_finite(values.data(), values.size())) return;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (mx::is_finite(values[i])) continue;
-    special[i / k] = 1;
+    special[i / k] |= std::isnan(values[i]) ? PackedOperands::kNan : PackedOperands::kInfinite;
     values[i] = 0.0f;
   }
 }
@@ -41,7 +43,7 @@ void unpack_scales(std::span<const std::uint8_t> scales, std::vector<std::int32_
                    std::vector<std::uint8_t>& special) {
   for (std::size_t i = 0; i < scales.size(); ++i) {
     exponents[i] = int{scales[i]} - mx::kE8M0Bias;
-    if (scales[i] == mx::kE8M0Nan) special[i] = 1;
+    if (scales[i] == mx::kE8M0Nan) special[i] |= PackedOperands::kNan;
   }
 }
 
@@ -96,6 +98,25 @@ void PackedOperands::pack(const Multiplicand& x, const Multiplicand& y, const Bl
   transpose(values_.data(), y.rows, k, cols, b.data());
   unpack_scales(scales.a, a_scale, a_special);
   unpack_scales(scales.b, b_scale, b_special);
+}
+
+void PackedOperands::widen(std::uint32_t k) {
+  const auto powers = [](const std::vector<std::int32_t>& exponents, std::vector<double>& out) {
+    out.resize(exponents.size());
+    std::ranges::transform(exponents, out.begin(), [](std::int32_t e) {
+      return std::bit_cast<double>(static_cast<std::int64_t>(1023 + e) << 52);
+    });
+  };
+  powers(a_scale, a_power);
+  powers(b_scale, b_power);
+  a64.assign(a.begin(), a.end());
+  b64.resize(b.size());
+  double* to = b64.data();
+  for (std::uint32_t block = 0; block < cols; block += kMmaCols) {
+    for (std::uint32_t j = 0; j < k; ++j, to += kMmaCols) {
+      std::copy_n(b.data() + std::size_t{j} * cols + block, kMmaCols, to);
+    }
+  }
 }
 
 }  // namespace mxfa::emu::model

@@ -126,7 +126,7 @@ class TileRun {
   using Value = typename Result::Value;
 
   TileRun(const Multiplicand& a, const Multiplicand& b, mx::AccumulatorRule rule,
-          const PackedOperands& packed)
+          PackedOperands& packed)
       : a_(a), b_(b), rule_(rule), packed_(packed) {
     exact_ = rule.fraction_bits == 0;
     plain_ = exact_ && sums_fit_double(a, b);
@@ -134,23 +134,50 @@ class TileRun {
 
   void run(const AccumulatorView<Word>& d, bool accumulate) {
     accumulate_ = accumulate;
-    for (std::uint32_t j = 0; j < b_.rows; j += kMmaCols) {
-      width_ = std::min(kMmaCols, b_.rows - j);
-      std::uint8_t special = 0;
-      for (std::uint32_t q = 0; q < kMmaCols; ++q) special |= packed_.b_special[j + q];
-      for (std::uint32_t i = 0; i < a_.rows; ++i) {
-        if (plain_ && i % kMmaRows == 0) {
-          exact_block(row_a(i), packed_.b.data() + j, packed_.cols, a_.k, sum_[0]);
-        }
-        Word* out = d.data + i * d.row_stride + j / kMmaCols * d.block_stride;
-        const bool finite = load(out, i, j);
-        products(i, j);
-        store(out, i, j, !finite || special != 0 || packed_.a_special[i] != 0);
-      }
+    const auto is_set = [](std::uint8_t flag) { return flag != 0; };
+    special_b_ = std::ranges::any_of(packed_.b_special, is_set);
+    const bool special = special_b_ || std::ranges::any_of(packed_.a_special, is_set);
+    if (!special && whole_tile(d)) return;
+    for (std::uint32_t i = 0; i < a_.rows; i += kMmaRows) {
+      rows(d, i, std::min(i + kMmaRows, a_.rows));
     }
   }
 
  private:
+  /// The usual case in one go. False where something is special about the tile.
+  bool whole_tile(const AccumulatorView<Word>& d) {
+    if constexpr (!Result::kIsF32) {
+      return false;
+    } else {
+      if (!plain_ || a_.rows % kMmaRows != 0 || b_.rows != packed_.cols) return false;
+      for (std::uint32_t i = 0; i < a_.rows && accumulate_; ++i) {
+        for (std::uint32_t j = 0; j < b_.rows; j += kMmaCols) {
+          const Word* from = d.data + i * d.row_stride + j / kMmaCols * d.block_stride;
+          if (!all_finite(reinterpret_cast<const float*>(from), kMmaCols)) return false;
+        }
+      }
+      packed_.widen(a_.k);
+      exact_tile_f32({packed_.a64.data(), packed_.b64.data(), a_.rows, b_.rows / kMmaCols, a_.k,
+                      packed_.a_power.data(), packed_.b_power.data(),
+                      reinterpret_cast<std::byte*>(d.data), d.row_stride * sizeof(Word),
+                      d.block_stride * sizeof(Word), accumulate_});
+      return true;
+    }
+  }
+
+  void rows(const AccumulatorView<Word>& d, std::uint32_t first, std::uint32_t end) {
+    for (std::uint32_t j = 0; j < b_.rows; j += kMmaCols) {
+      width_ = std::min(kMmaCols, b_.rows - j);
+      if (plain_) exact_block(row_a(first), packed_.b.data() + j, packed_.cols, a_.k, sum_[0]);
+      for (std::uint32_t i = first; i < end; ++i) {
+        Word* out = d.data + i * d.row_stride + j / kMmaCols * d.block_stride;
+        const bool finite = load(out, i, j);
+        products(i, j);
+        store(out, i, j, !finite || special_b_ || packed_.a_special[i] != 0);
+      }
+    }
+  }
+
   const float* row_a(std::uint32_t i) const { return packed_.a.data() + std::size_t{i} * a_.k; }
 
   /// Old accumulators, non-finite ones as 0, and scales of the block. False where one is not
@@ -222,25 +249,27 @@ class TileRun {
 
   void store(Word* to, std::uint32_t i, std::uint32_t j, bool special) {
     for (std::uint32_t q = 0; q < width_ && special; ++q) {
-      const bool scale_nan =
-          scale_is_nan(packed_.a_scale[i]) || scale_is_nan(packed_.b_scale[j + q]);
-      const bool slow = packed_.a_special[i] != 0 || packed_.b_special[j + q] != 0 ||
-                        !mx::is_finite(Result::decode(old_[q]));
-      if (scale_nan || slow) result_[q] = scale_nan ? Result::kNan : element(i, j + q, old_[q]);
+      const auto flags = static_cast<std::uint8_t>(packed_.a_special[i] | packed_.b_special[j + q]);
+      const float old = Result::decode(old_[q]);
+      if ((flags & PackedOperands::kNan) != 0 || std::isnan(old)) {
+        result_[q] = Result::kNan;
+      } else if (flags != 0) {
+        result_[q] = element(i, j + q, old_[q]);
+      } else if (std::isinf(old)) {
+        result_[q] = old_[q];
+      }
     }
     for (std::uint32_t q = 0; q < width_; ++q) to[q] = word_of<Word>(result_[q]);
-  }
-  static bool scale_is_nan(std::int32_t exponent) {
-    return exponent == int{mx::kE8M0Nan} - mx::kE8M0Bias;
   }
 
   const Multiplicand& a_;
   const Multiplicand& b_;
   mx::AccumulatorRule rule_;
-  const PackedOperands& packed_;
+  PackedOperands& packed_;
   bool exact_ = false;
   bool plain_ = false;
   bool accumulate_ = true;
+  bool special_b_ = false;  ///< some row of B
   std::uint32_t width_ = 0;
   alignas(64) double sum_[kMmaRows][kMmaCols] = {};
   alignas(64) double low_[kMmaCols] = {};

@@ -59,6 +59,14 @@ bool is_written(const SmemView& smem, const Chunk& chunk) {
   return (bits & wanted) == wanted;
 }
 
+/// Neighbours become rows.
+template <std::uint32_t kElem>
+void scatter(const std::byte* from, std::uint32_t size, std::byte* to, std::size_t pitch) {
+  for (std::uint32_t at = 0; at < size; at += kElem, to += pitch) {
+    std::memcpy(to, from + at, kElem);
+  }
+}
+
 template <class Visit>
 void each_chunk(const MatrixDescriptor& desc, const OperandShape& shape, Visit visit) {
   const std::uint32_t rows = shape.major == Major::kK ? shape.mn : shape.k;
@@ -188,10 +196,11 @@ void fetch_operand(const MatrixDescriptor& desc, const OperandShape& shape, cons
                   chunk.size);
       return;
     }
-    for (std::uint32_t at = 0; at < chunk.size; at += elem) {
-      const std::size_t mn = (chunk.byte + at) / elem;
-      std::memcpy(out.data() + (mn * shape.k + chunk.row) * elem, from + at, elem);
-    }
+    std::byte* to = out.data() + (std::size_t{chunk.byte / elem} * shape.k + chunk.row) * elem;
+    const std::size_t pitch = std::size_t{shape.k} * elem;
+    if (elem == 1) return scatter<1>(from, chunk.size, to, pitch);
+    if (elem == 2) return scatter<2>(from, chunk.size, to, pitch);
+    scatter<4>(from, chunk.size, to, pitch);
   });
 }
 
