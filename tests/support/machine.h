@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -63,9 +64,10 @@ class Guarded {
 
 class Machine {
  public:
-  explicit Machine(const driver::DriverOptions& options)
-      : device_(std::make_shared<const driver::Driver>(options), 0),
-        kernels_(device_, device::kernel_images()),
+  Machine(const driver::DriverOptions& options, std::vector<driver::KernelImage> images)
+      : images_(std::move(images)),
+        device_(std::make_shared<const driver::Driver>(options), 0),
+        kernels_(device_, images_),
         stream_(device_) {}
 
   const driver::Device& device() const { return device_; }
@@ -80,6 +82,7 @@ class Machine {
   }
 
  private:
+  std::vector<driver::KernelImage> images_;
   driver::Device device_;
   driver::KernelCache kernels_;
   driver::Stream stream_;
@@ -87,5 +90,7 @@ class Machine {
 
 /// The machine of this test program, opened by its main from --driver and --arch.
 Machine& machine();
+/// The kernels that this test program launches: each program defines it beside its tests.
+std::vector<driver::KernelImage> images();
 
 }  // namespace mxfa::testing

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// Tiles, roles, registers and shared memory of the Hopper forward. For host and device.
+namespace mxfa::sm90::forward {
+
+/// What Q K^T accumulates in.
+enum class Scores : std::uint8_t {
+  kF32,
+  /// Half the registers, packed softmax. Needs Q codes of at most 14 and K codes of at most 28 in
+  /// magnitude (payload lowered by 5 and 4 binades when quantized), so that 128 products fit.
+  kF16,
+};
+
+inline constexpr int kScaleGroup = 32;  ///< tokens that share a scale
+/// log2 of what the row maximum becomes: 256, an exact code of E4M3.
+inline constexpr float kOffset = 8.0f;
+
+template <int kHeadDimOf, Scores kScoresOf>
+struct Config {
+  static constexpr int kHeadDim = kHeadDimOf;
+  static constexpr Scores kScores = kScoresOf;
+
+  static constexpr int kConsumers = 3;  ///< warpgroups of 64 rows, each in turn: S, softmax, PV
+  static constexpr int kTileM = 64 * kConsumers;
+  static constexpr int kTileN = 128;
+  static constexpr int kQGroups = kTileM / kScaleGroup;
+  static constexpr int kKGroups = kTileN / kScaleGroup;
+  static constexpr int kThreads = 128 * (kConsumers + 1);
+  /// 128 x 32 + 384 x 160 registers are all that a multiprocessor has.
+  static constexpr int kProducerRegisters = 32;
+  static constexpr int kConsumerRegisters = 160;
+
+  static constexpr int kQBuffers = 2;
+  static constexpr int kStages = kHeadDim == 128 ? 5 : 8;
+  /// PV in halves of 64 columns: the fresh accumulator of a half is 32 registers.
+  static constexpr int kValueColumns = 64;
+  static_assert(kHeadDim == 64 || kHeadDim == 128);
+};
+
+/// Scales of one key block as the softmax takes them, made by the producer. kF32 holds floats, kF16
+/// pairs of equal halves.
+template <class Config>
+struct alignas(16) StageScales {
+  /// softmax_scale * log2(e) * 2^(exponents of Q's and K's groups)
+  std::uint32_t factor[Config::kQGroups][Config::kKGroups];
+  std::uint32_t fold[Config::kKGroups];    ///< exponent of V's group - anchor, at least kLeastFold
+  std::uint32_t unfold[Config::kKGroups];  ///< 2^-fold
+  std::int32_t anchor;                     ///< largest exponent of V up to this block
+  std::int32_t packable;                   ///< kF16: factors and folds fit the packed path
+};
+
+/// Below it a folded payload is 0 either way, and the row sum must not underflow with it.
+inline constexpr int kLeastFold = -32;
+/// Folds down to it cost the packed row sum nothing.
+inline constexpr int kLeastPackedFold = -6;
+/// An anchor before the first block of V.
+inline constexpr int kNoAnchor = -1000;
+
+/// One tile as the consumers see it.
+struct TileRecord {
+  std::int64_t o_begin = 0;  ///< first row of the sequence in o, lse
+  std::int32_t seqlen_q = 0;
+  std::int32_t seqlen_k = 0;
+  std::int32_t head = 0;
+  std::int32_t m_block = 0;
+  std::int32_t n_begin = 0;
+  std::int32_t n_end = 0;  ///< n_begin: no row sees a key
+  std::int32_t valid = 0;  ///< 0: there are no more tiles
+};
+
+template <class Config>
+struct SmemPlan {
+  alignas(1024) std::uint8_t q[Config::kQBuffers][Config::kTileM * Config::kHeadDim];
+  alignas(1024) std::uint8_t k[Config::kStages][Config::kTileN * Config::kHeadDim];
+  alignas(1024) std::uint8_t v[Config::kStages][Config::kHeadDim * Config::kTileN];
+  StageScales<Config> scales[Config::kStages];
+  TileRecord tile[Config::kQBuffers];
+  std::uint64_t q_full[Config::kQBuffers];   ///< producer + bytes: Q and the tile's record
+  std::uint64_t q_empty[Config::kQBuffers];  ///< every consumer warp
+  std::uint64_t full[Config::kStages];       ///< producer + bytes: K, V^T and their scales
+  std::uint64_t empty[Config::kStages];      ///< every consumer warp
+};
+
+static_assert(sizeof(SmemPlan<Config<128, Scores::kF16>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<64, Scores::kF16>>) <= 227 * 1024);
+
+}  // namespace mxfa::sm90::forward

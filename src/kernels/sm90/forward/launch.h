@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "attention/mask.h"
+#include "device/operands.h"
+#include "device/ops.h"
+#include "driver/kernel.h"
+#include "kernels/sm90/forward/config.h"
+
+namespace mxfa::sm90 {
+
+/// The images of this architecture's kernels, for a KernelCache.
+std::span<const driver::KernelImage> kernel_images();
+
+}  // namespace mxfa::sm90
+
+namespace mxfa::sm90::forward {
+
+/// Softmax attention on Hopper: O = softmax(softmax_scale * Q K^T) V. All pointers are device
+/// addresses. Sequences as the operands' offsets say; rows behind the last one are not written.
+struct ForwardCall {
+  device::AttentionOperand q;  ///< rows, 32xD
+  device::AttentionOperand k;  ///< rows, 32xD
+  device::AttentionOperand v;  ///< transposed in pi order, 32xD; k's offsets
+  bool broadcast_q = false;    ///< q is one sequence that every sequence of k's batch reads
+  attention::Mask mask = {};
+  double softmax_scale = 0.0;  ///< of the unpadded head_dim
+  Scores scores = Scores::kF32;
+
+  std::uint16_t* o = nullptr;  ///< out: BF16 [rows_o, num_heads, columns], 4-byte aligned
+  std::int64_t o_token_stride = 0;  ///< elements, even
+  std::int64_t o_head_stride = 0;
+  std::int32_t columns = 0;  ///< head_dim of o, a multiple of 8; 0: q.head_dim
+  float* lse = nullptr;      ///< out: [num_heads, rows_o], natural log; -infinity: no visible key
+  float* row_max = nullptr;  ///< out, may be null: largest visible score in log2 units
+  std::int64_t lse_head_stride = 0;
+
+  /// forward_workspace_bytes() of memory, 8-byte aligned; jagged batches only.
+  void* workspace = nullptr;
+};
+
+std::int64_t forward_workspace_bytes(std::int32_t batch);
+
+/// Throws Error(kInvalidArgument) that names the field, what was expected and what came, and
+/// Error(kUnsupported) for what the kernel does not have.
+void attention_forward(const device::Queue& queue, const ForwardCall& call);
+
+}  // namespace mxfa::sm90::forward

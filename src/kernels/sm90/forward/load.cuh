@@ -1,0 +1,237 @@
+#pragma once
+
+#include <cuda/ptx>
+
+#include "kernels/sm90/forward/config.h"
+#include "kernels/sm90/forward/params.h"
+#include "ptx/half2.cuh"
+#include "ptx/mbarrier.cuh"
+
+/// The producer role.
+namespace mxfa::sm90::forward {
+
+__device__ inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// Adds 1 for the warp, which then agrees on what the counter held.
+struct WarpFetchAdd {
+  std::int32_t* counter;
+  __device__ std::int32_t operator()() const {
+    std::int32_t held = 0;
+    if ((threadIdx.x & 31) == 0) held = atomicAdd(counter, 1);
+    return __shfl_sync(~0u, held, 0);
+  }
+};
+
+/// One warp: takes tiles, copies Q, K and V^T, turns scales into factors.
+/// Waits on q_empty, empty; signals q_full, full; owns what it writes until then.
+template <class Config>
+class Producer {
+ public:
+  using Plan = SmemPlan<Config>;
+
+  __device__ Producer(const ForwardParams& params, Plan& smem)
+      : params_(params), smem_(smem), lane_(threadIdx.x & 31) {}
+
+  __device__ void run() {
+    using namespace attention;
+    const std::int32_t cta = static_cast<std::int32_t>(blockIdx.x);
+    const std::int32_t ctas = static_cast<std::int32_t>(gridDim.x);
+    if (params_.plan.sequences != nullptr) {
+      run(TileScheduler(JaggedOrder(params_.shape, params_.seqlens, params_.batch, params_.plan),
+                        DynamicCounter(cta, ctas, WarpFetchAdd{params_.counter}), true));
+    } else {
+      run(TileScheduler(
+          DenseOrder{params_.shape, params_.batch, params_.seqlen_q, params_.seqlen_k},
+          StaticCounter(cta, ctas), true));
+    }
+  }
+
+ private:
+  struct Lengths {
+    attention::Sequence sequence;
+    std::int64_t q_group;  ///< first scale group of Q's sequence
+    std::int64_t k_group;
+    std::int64_t v_column;  ///< of V^T
+  };
+
+  template <class Scheduler>
+  __device__ void run(Scheduler scheduler) {
+    while (true) {
+      const attention::WorkTile tile = scheduler.next();
+      ptx::mbarrier_wait(shared_address(&smem_.q_empty[buffer_]), buffer_phase_ ^ 1);
+      if (!tile.valid()) {
+        finish();
+        return;
+      }
+      const Lengths lengths = lengths_of(tile);
+      load_q(tile, lengths);
+      load_keys(tile, lengths);
+      if (++buffer_ == Config::kQBuffers) {
+        buffer_ = 0;
+        buffer_phase_ ^= 1;
+      }
+    }
+  }
+
+  __device__ void finish() {
+    if (lane_ != 0) return;
+    smem_.tile[buffer_].valid = 0;
+    ptx::mbarrier_arrive(shared_address(&smem_.q_full[buffer_]));
+  }
+
+  __device__ Lengths lengths_of(const attention::WorkTile& tile) const {
+    Lengths result;
+    const std::int64_t q_sequence = params_.broadcast_q ? 0 : tile.batch;
+    if (params_.plan.sequences != nullptr) {
+      result.sequence = params_.seqlens.at(tile.batch);
+    } else {
+      result.sequence = {.q_begin = q_sequence * params_.seqlen_q,
+                         .o_begin = tile.batch * params_.seqlen_q,
+                         .k_begin = tile.batch * params_.seqlen_k,
+                         .seqlen_q = params_.seqlen_q,
+                         .seqlen_k = params_.seqlen_k};
+    }
+    result.q_group = params_.q.offsets.groups(q_sequence);
+    result.k_group = params_.k.offsets.groups(tile.batch);
+    result.v_column = params_.k.offsets.tiles(tile.batch) * mx::kAtomRows;
+    return result;
+  }
+
+  __device__ void load_q(const attention::WorkTile& tile, const Lengths& lengths) {
+    const std::int32_t row0 = tile.m_block * Config::kTileM;
+    // The exponents that lanes 4 g .. 4 g + 3 need for group g of the tile.
+    const std::int64_t groups = (lengths.sequence.seqlen_q + kScaleGroup - 1) / kScaleGroup;
+    std::int64_t group = row0 / kScaleGroup + lane_ / Config::kKGroups;
+    if (group >= groups) group = groups - 1;
+    q_exponent_ = exponent(params_.q.scales, lengths.q_group + group, tile.head);
+    if (lane_ != 0) return;
+    smem_.tile[buffer_] = {.o_begin = lengths.sequence.o_begin,
+                           .seqlen_q = static_cast<std::int32_t>(lengths.sequence.seqlen_q),
+                           .seqlen_k = static_cast<std::int32_t>(lengths.sequence.seqlen_k),
+                           .head = tile.head,
+                           .m_block = tile.m_block,
+                           .n_begin = tile.n_begin,
+                           .n_end = tile.empty() ? tile.n_begin : tile.n_end,
+                           .valid = 1};
+    using namespace cuda::ptx;
+    std::uint64_t* const full = &smem_.q_full[buffer_];
+    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, sizeof(smem_.q[0]));
+    for (int part = 0; part < Config::kConsumers; ++part) {
+      const std::int32_t at[3] = {
+          0, tile.head, static_cast<std::int32_t>(lengths.sequence.q_begin + row0 + 64 * part)};
+      cp_async_bulk_tensor(space_cluster, space_global,
+                           &smem_.q[buffer_][part * 64 * Config::kHeadDim], &params_.q_map, at,
+                           full);
+    }
+  }
+
+  __device__ void load_keys(const attention::WorkTile& tile, const Lengths& lengths) {
+    const std::int32_t head = tile.head / params_.shape.heads_per_kv();
+    const std::int32_t lane_group = lane_ % Config::kKGroups;
+    const std::int32_t groups =
+        static_cast<std::int32_t>((lengths.sequence.seqlen_k + kScaleGroup - 1) / kScaleGroup);
+    // A block ahead, so that their latency hides behind the wait for a free stage.
+    const auto exponents = [&](std::int32_t n_block, int& k, int& v) {
+      const std::int32_t group = n_block * Config::kKGroups + lane_group;
+      k = v = kNoAnchor;
+      if (n_block >= tile.n_end || group >= groups) return;
+      k = exponent(params_.k.scales, lengths.k_group + group, head);
+      v = exponent(params_.v_scales, lengths.k_group + group, head);
+    };
+    int k_next, v_next, anchor = kNoAnchor;
+    exponents(tile.n_begin, k_next, v_next);
+    for (std::int32_t n_block = tile.n_begin; n_block < tile.n_end; ++n_block) {
+      const int k_exponent = k_next, v_exponent = v_next;
+      exponents(n_block + 1, k_next, v_next);
+      ptx::mbarrier_wait(shared_address(&smem_.empty[stage_]), phase_ ^ 1);
+      write_scales(k_exponent, v_exponent, anchor);
+      __syncwarp();
+      if (lane_ == 0) copy_keys(head, n_block, lengths);
+      __syncwarp();
+      if (++stage_ == Config::kStages) {
+        stage_ = 0;
+        phase_ ^= 1;
+      }
+    }
+  }
+
+  __device__ void copy_keys(std::int32_t head, std::int32_t n_block, const Lengths& lengths) {
+    using namespace cuda::ptx;
+    std::uint64_t* const full = &smem_.full[stage_];
+    const std::int32_t key0 = n_block * Config::kTileN;
+    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
+                              sizeof(smem_.k[0]) + sizeof(smem_.v[0]));
+    const std::int32_t k_at[3] = {0, head,
+                                  static_cast<std::int32_t>(lengths.sequence.k_begin + key0)};
+    cp_async_bulk_tensor(space_cluster, space_global, smem_.k[stage_], &params_.k_map, k_at, full);
+    const std::int32_t v_at[2] = {static_cast<std::int32_t>(lengths.v_column + key0),
+                                  head * Config::kHeadDim};
+    cp_async_bulk_tensor(space_cluster, space_global, smem_.v[stage_], &params_.v_map, v_at, full);
+  }
+
+  /// E8M0 to an exponent. A NaN group has NaN codes, so any exponent serves: the least.
+  __device__ static int exponent(const device::OperandScales& scales, std::int64_t row,
+                                 std::int32_t head) {
+    const std::uint8_t code = __ldg(scales.data + row * scales.row_stride + head * scales.head_stride);
+    return code == 0xFF ? -127 : code - 127;
+  }
+  __device__ static float power_of_two(int exponent) {
+    const int clamped = exponent < -126 ? -126 : exponent > 127 ? 127 : exponent;
+    return __int_as_float((clamped + 127) << 23);
+  }
+  /// As the softmax of this configuration takes a number.
+  __device__ static std::uint32_t lane_value(float x) {
+    if constexpr (Config::kScores == Scores::kF16) return ptx::half2_pack(x, x);
+    return __float_as_uint(x);
+  }
+
+  /// Lane 4 i + g writes the factor of Q's group i and the block's group g.
+  __device__ void write_scales(int k_exponent, int v_exponent, int& anchor) {
+    constexpr unsigned kAll = ~0u;
+    constexpr int kGroups = Config::kKGroups;
+    StageScales<Config>& out = smem_.scales[stage_];
+    int most = v_exponent;
+    for (int step = 1; step < kGroups; step *= 2) {
+      const int other = __shfl_xor_sync(kAll, most, step);
+      most = other > most ? other : most;
+    }
+    anchor = most > anchor ? most : anchor;
+    // Groups past the end have no codes but zeros.
+    int fold = v_exponent == kNoAnchor ? 0 : v_exponent - anchor;
+    fold = fold < kLeastFold ? kLeastFold : fold;
+    int sum = q_exponent_ + (k_exponent == kNoAnchor ? 0 : k_exponent);
+    bool packable = fold >= kLeastPackedFold;
+    if constexpr (Config::kScores == Scores::kF16) {
+      // Factors must neither overflow in half nor, below the normal range, lose what counts.
+      packable = packable && sum <= 12;
+      sum = sum < -20 ? -20 : sum > 12 ? 12 : sum;
+    }
+    const int lane_group = lane_ % kGroups;
+    packable = __all_sync(kAll, packable);
+    if (lane_ < Config::kQGroups * kGroups) {
+      out.factor[lane_ / kGroups][lane_group] = lane_value(params_.scale_log2 * power_of_two(sum));
+    }
+    if (lane_ < kGroups) {
+      out.fold[lane_group] = lane_value(static_cast<float>(fold));
+      const int safe = Config::kScores == Scores::kF16 && fold < kLeastPackedFold ? 0 : fold;
+      out.unfold[lane_group] = lane_value(power_of_two(-safe));
+    }
+    if (lane_ == 0) {
+      out.anchor = anchor;
+      out.packable = packable;
+    }
+  }
+
+  const ForwardParams& params_;
+  Plan& smem_;
+  int lane_;
+  int q_exponent_ = 0;
+  int stage_ = 0;
+  unsigned phase_ = 0;
+  int buffer_ = 0;
+  unsigned buffer_phase_ = 0;
+};
+
+}  // namespace mxfa::sm90::forward

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "attention/tile_scheduler.h"
+#include "device/operands.h"
+
+/// What the host hands to the kernel.
+namespace mxfa::sm90::forward {
+
+/// Where one side's scales and sequences lie.
+struct SideParams {
+  device::OperandScales scales;
+  device::JaggedOffsetsView offsets;
+};
+
+struct ForwardParams {
+  CUtensorMap q_map;  ///< rows (head_dim, heads, tokens), box 64 rows
+  CUtensorMap k_map;  ///< rows, box 128 rows
+  CUtensorMap v_map;  ///< transposed (pitch, heads * head_dim), box 128 keys of all head_dim
+  SideParams q, k;
+  device::OperandScales v_scales;
+
+  /// [rows_o, num_heads, columns], BF16. Strides in elements, even; head_dim is contiguous.
+  std::uint16_t* o = nullptr;
+  std::int64_t o_token_stride = 0;
+  std::int64_t o_head_stride = 0;
+  float* lse = nullptr;      ///< [num_heads, rows_o], natural log
+  float* row_max = nullptr;  ///< [num_heads, rows_o] in log2 units; may be null
+  std::int64_t lse_head_stride = 0;
+  std::int32_t columns = 0;  ///< head_dim of o, a multiple of 8 up to the kernel's
+
+  attention::TileShape shape;
+  attention::Seqlens seqlens;  ///< jagged
+  attention::JaggedPlan plan;  ///< null where dense
+  std::int32_t* counter = nullptr;
+  std::int32_t batch = 0;
+  std::int64_t seqlen_q = 0;  ///< dense
+  std::int64_t seqlen_k = 0;
+  bool broadcast_q = false;
+  float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
+};
+
+}  // namespace mxfa::sm90::forward

@@ -1,0 +1,311 @@
+#pragma once
+
+#include <cfloat>
+
+#include "kernels/sm90/forward/config.h"
+#include "ptx/half2.cuh"
+
+/// Scores to payload of P, and what the softmax keeps of each row. With s in log2 units,
+/// base = 8 - (running maximum of s), P' = 2^(s + base + fold) goes to FP8 and P' * 2^-fold to the
+/// row sum; the running maximum therefore becomes 256, an exact code.
+namespace mxfa::sm90::forward {
+
+/// Rows quad and quad + 8 of a warp's 16, by index 0 and 1.
+struct RowState {
+  float base[2] = {FLT_MAX, FLT_MAX};
+  float sum[2] = {0.0f, 0.0f};  ///< of this thread's columns
+  int anchor = kNoAnchor;       ///< exponent that O is scaled by
+};
+
+/// Columns [begin, end) of a row that are visible, counted from this thread's first one.
+struct VisibleColumns {
+  int begin;
+  int end;
+  __device__ bool operator()(int column) const { return column >= begin && column < end; }
+};
+
+/// max(a, b, c) of FP32 by bits: right where the largest is positive, else some negative number.
+__device__ inline float positive_max(float a, float b, float c) {
+  return __int_as_float(
+      __vimax3_s32(__float_as_int(a), __float_as_int(b), __float_as_int(c)));
+}
+
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+/// Moves the bases to the new maxima; `rescale` is what O and the sums so far are worth after it.
+__device__ inline void raise_bases(RowState& rows, const float (&maximum)[2], float (&rescale)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float base = fminf(rows.base[h], kOffset - maximum[h]);
+    rescale[h] = ptx::exp2_approx(base - rows.base[h]);
+    rows.base[h] = base;
+  }
+}
+
+/// A larger V exponent came: O so far is worth less in its unit. Rare, the same for all threads.
+__device__ inline void move_anchor(RowState& rows, int anchor, float (&rescale)[2]) {
+  if (anchor == rows.anchor) return;
+  const float factor = ptx::exp2_approx(static_cast<float>(rows.anchor - anchor));
+  rows.anchor = anchor;
+  rescale[0] *= factor;
+  rescale[1] *= factor;
+}
+
+template <class Config, Scores kScores = Config::kScores>
+class Softmax;
+
+/// FP32 scores.
+template <class Config>
+class Softmax<Config, Scores::kF32> {
+ public:
+  using Fragment = float[Config::kTileN / 2];
+
+  /// A block's factors are read while the scores are computed; the rest where it is used, for want
+  /// of registers.
+  struct Scales {
+    const StageScales<Config>& stage;
+    float factor[Config::kKGroups];
+
+    __device__ Scales(const StageScales<Config>& source, int q_group) : stage(source) {
+#pragma unroll
+      for (int g = 0; g < Config::kKGroups; ++g) {
+        factor[g] = __uint_as_float(source.factor[q_group][g]);
+      }
+    }
+  };
+
+  __device__ static void hide(Fragment& s, const VisibleColumns (&visible)[2]) {
+#pragma unroll
+    for (int i = 0; i < Config::kTileN / 2; ++i) {
+      if (!visible[(i >> 1) & 1](8 * (i >> 2) + (i & 1))) s[i] = -INFINITY;
+    }
+  }
+
+  __device__ static void run(const Scales& scales, RowState& rows, Fragment& s,
+                             std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
+    float maximum[2];
+    find_maxima(scales, s, maximum);
+    raise_bases(rows, maximum, rescale);
+    float sum[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int g = 0; g < Config::kKGroups; ++g) {
+      float* const e = s + 16 * g;
+      const float fold = __uint_as_float(scales.stage.fold[g]);
+      const float base[2] = {rows.base[0] + fold, rows.base[1] + fold};
+      float part[2] = {0.0f, 0.0f};
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const int h = (i >> 1) & 1;
+        e[i] = ptx::exp2_approx(fmaf(e[i], scales.factor[g], base[h]));
+        part[h] += e[i];
+      }
+      const float unfold = __uint_as_float(scales.stage.unfold[g]);
+      sum[0] = fmaf(part[0], unfold, sum[0]);
+      sum[1] = fmaf(part[1], unfold, sum[1]);
+      p[4 * g] = payload(e[0], e[1], e[4], e[5]);
+      p[4 * g + 1] = payload(e[2], e[3], e[6], e[7]);
+      p[4 * g + 2] = payload(e[8], e[9], e[12], e[13]);
+      p[4 * g + 3] = payload(e[10], e[11], e[14], e[15]);
+    }
+    rows.sum[0] = fmaf(rows.sum[0], rescale[0], sum[0]);
+    rows.sum[1] = fmaf(rows.sum[1], rescale[1], sum[1]);
+    move_anchor(rows, scales.stage.anchor, rescale);
+  }
+
+ private:
+  __device__ static std::uint32_t payload(float a, float b, float c, float d) {
+    std::uint32_t codes;
+    asm("{\n.reg .b16 l, h;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 l, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 h, %4, %3;\n"
+        "mov.b32 %0, {l, h};\n}"
+        : "=r"(codes)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
+    return codes;
+  }
+
+  /// Three-input integer maxima cost half of FP32 ones. Where a row's maximum is not positive they
+  /// mislead, and the warp takes the plain way.
+  __device__ static void find_maxima(const Scales& scales, const Fragment& s, float (&maximum)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      maximum[h] = -INFINITY;
+#pragma unroll
+      for (int g = 0; g < Config::kKGroups; ++g) {
+        const float* const e = s + 16 * g + 2 * h;
+        const float first = positive_max(positive_max(e[0], e[1], e[4]), e[5], e[8]);
+        const float all = positive_max(positive_max(first, e[9], e[12]), e[13], e[13]);
+        maximum[h] = fmaxf(maximum[h], all * scales.factor[g]);
+      }
+      maximum[h] = quad_max(maximum[h]);
+    }
+    if (__all_sync(~0u, maximum[0] > 0.0f && maximum[1] > 0.0f)) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      maximum[h] = -INFINITY;
+#pragma unroll
+      for (int i = 0; i < Config::kTileN / 2; ++i) {
+        if (((i >> 1) & 1) == h) maximum[h] = fmaxf(maximum[h], s[i] * scales.factor[i / 16]);
+      }
+      maximum[h] = quad_max(maximum[h]);
+    }
+  }
+};
+
+/// Scores in half: packed maxima, one HFMA2 for two scores, sums in half chains of 16. The packed
+/// path serves while bases lie within +-8 (maxima from 0 to 16), where 2^(s + base) of the maximum
+/// rounds to 256 exactly; elsewhere scores are widened.
+template <class Config>
+class Softmax<Config, Scores::kF16> {
+ public:
+  using Fragment = std::uint32_t[Config::kTileN / 4];
+
+  struct Scales {
+    std::uint32_t factor[Config::kKGroups];
+    std::uint32_t fold[Config::kKGroups];
+    std::uint32_t unfold[Config::kKGroups];
+    int anchor;
+    bool packable;
+
+    __device__ Scales(const StageScales<Config>& stage, int q_group)
+        : anchor(stage.anchor), packable(stage.packable != 0) {
+#pragma unroll
+      for (int g = 0; g < Config::kKGroups; ++g) {
+        factor[g] = stage.factor[q_group][g];
+        fold[g] = stage.fold[g];
+        unfold[g] = stage.unfold[g];
+      }
+    }
+  };
+
+  __device__ static void hide(Fragment& s, const VisibleColumns (&visible)[2]) {
+#pragma unroll
+    for (int i = 0; i < Config::kTileN / 4; ++i) {
+      const int column = 8 * (i >> 1);
+      if (!visible[i & 1](column)) s[i] = (s[i] & 0xFFFF0000u) | kMinusInfinity;
+      if (!visible[i & 1](column + 1)) s[i] = (s[i] & 0xFFFFu) | kMinusInfinity << 16;
+    }
+  }
+
+  __device__ static void run(const Scales& scales, RowState& rows, Fragment& s,
+                             std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
+    const std::uint32_t bases = packed_bases(scales, rows, s);
+    const std::uint32_t largest = __vmaxu2(bases & 0x7FFF7FFFu, kEight);
+    if (__all_sync(~0u, scales.packable && largest == kEight)) {
+      const float base[2] = {ptx::half2_low(bases), ptx::half2_high(bases)};
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        rescale[h] = ptx::exp2_approx(base[h] - rows.base[h]);
+        rows.base[h] = base[h];
+      }
+      run_packed(scales, bases, rows, s, p, rescale);
+    } else {
+      run_wide(scales, rows, s, p, rescale);
+    }
+    move_anchor(rows, scales.anchor, rescale);
+  }
+
+ private:
+  static constexpr std::uint32_t kMinusInfinity = 0xFC00;
+  static constexpr std::uint32_t kEight = 0x48004800;
+
+  /// Maximum of a thread's eight scores of one row and group, in pairs.
+  __device__ static std::uint32_t group_max(const Fragment& s, int g, int h) {
+    const std::uint32_t* const e = s + 8 * g + h;
+    return ptx::half2_max(ptx::half2_max(ptx::half2_max(e[0], e[2]), e[4]), e[6]);
+  }
+
+  /// min(base, 8 - maximum) of both rows, rounded to half.
+  __device__ static std::uint32_t packed_bases(const Scales& scales, const RowState& rows,
+                                               const Fragment& s) {
+    std::uint32_t row[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      row[h] = ptx::half2_mul(group_max(s, 0, h), scales.factor[0]);
+#pragma unroll
+      for (int g = 1; g < Config::kKGroups; ++g) {
+        row[h] = ptx::half2_max(row[h], ptx::half2_mul(group_max(s, g, h), scales.factor[g]));
+      }
+    }
+    std::uint32_t both = ptx::half2_max(__byte_perm(row[0], row[1], 0x5410),
+                                        __byte_perm(row[0], row[1], 0x7632));
+    both = ptx::half2_max(both, __shfl_xor_sync(~0u, both, 1));
+    both = ptx::half2_max(both, __shfl_xor_sync(~0u, both, 2));
+    return ptx::half2_min(ptx::half2_add(kEight, both ^ 0x80008000u),
+                          ptx::half2_pack(rows.base[0], rows.base[1]));
+  }
+
+  __device__ static void run_packed(const Scales& scales, std::uint32_t bases, RowState& rows,
+                                    Fragment& s, std::uint32_t (&p)[Config::kTileN / 8],
+                                    const float (&rescale)[2]) {
+    std::uint32_t sum[2] = {0, 0};
+#pragma unroll
+    for (int g = 0; g < Config::kKGroups; ++g) {
+      const std::uint32_t folded = ptx::half2_add(bases, scales.fold[g]);
+      const std::uint32_t base[2] = {ptx::half2_broadcast_low(folded),
+                                     ptx::half2_broadcast_high(folded)};
+      std::uint32_t* const e = s + 8 * g;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        e[i] = ptx::half2_exp2(ptx::half2_fma(e[i], scales.factor[g], base[i & 1]));
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const std::uint32_t part = ptx::half2_add(ptx::half2_add(e[h], e[h + 2]),
+                                                  ptx::half2_add(e[h + 4], e[h + 6]));
+        sum[h] = ptx::half2_fma(part, scales.unfold[g], sum[h]);
+        p[4 * g + h] = ptx::e4m3_from_half2<0>(e[h], e[h + 2]);
+        p[4 * g + 2 + h] = ptx::e4m3_from_half2<0>(e[h + 4], e[h + 6]);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      rows.sum[h] =
+          fmaf(rows.sum[h], rescale[h], ptx::half2_low(sum[h]) + ptx::half2_high(sum[h]));
+    }
+  }
+
+  __device__ static void run_wide(const Scales& scales, RowState& rows, Fragment& s,
+                                  std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
+    float maximum[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      maximum[h] = -INFINITY;
+#pragma unroll
+      for (int g = 0; g < Config::kKGroups; ++g) {
+        const std::uint32_t most = group_max(s, g, h);
+        maximum[h] = fmaxf(maximum[h], fmaxf(ptx::half2_low(most), ptx::half2_high(most)) *
+                                           ptx::half2_low(scales.factor[g]));
+      }
+      maximum[h] = quad_max(maximum[h]);
+    }
+    raise_bases(rows, maximum, rescale);
+    float sum[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int g = 0; g < Config::kKGroups; ++g) {
+      const float factor = ptx::half2_low(scales.factor[g]);
+      const float fold = ptx::exp2_approx(ptx::half2_low(scales.fold[g]));
+      const std::uint32_t folds = ptx::half2_pack(fold, fold);
+      std::uint32_t* const e = s + 8 * g;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float low = ptx::exp2_approx(fmaf(ptx::half2_low(e[i]), factor, rows.base[i & 1]));
+        const float high = ptx::exp2_approx(fmaf(ptx::half2_high(e[i]), factor, rows.base[i & 1]));
+        sum[i & 1] += low + high;
+        e[i] = ptx::half2_mul(ptx::half2_pack(low, high), folds);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        p[4 * g + h] = ptx::e4m3_from_half2<1>(e[h], e[h + 2]);
+        p[4 * g + 2 + h] = ptx::e4m3_from_half2<1>(e[h + 4], e[h + 6]);
+      }
+    }
+    rows.sum[0] = fmaf(rows.sum[0], rescale[0], sum[0]);
+    rows.sum[1] = fmaf(rows.sum[1], rescale[1], sum[1]);
+  }
+};
+
+}  // namespace mxfa::sm90::forward

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+/// mbarriers by their shared-window address. cuda::ptx takes pointers, and from a pointer ptxas
+/// rebuilds the window (S2UR, ULEA) at every wait of a loop.
+namespace mxfa::ptx {
+
+/// Whether the phase of `parity` has completed; may suspend the thread for a while.
+__device__ inline bool mbarrier_try_wait(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+__device__ inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  while (!mbarrier_try_wait(barrier, parity)) {
+  }
+}
+__device__ inline void mbarrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+}  // namespace mxfa::ptx

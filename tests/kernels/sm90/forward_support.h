@@ -1,0 +1,290 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/sm90/forward/launch.h"
+#include "mx/bits.h"
+#include "mx/fp8.h"
+#include "mx/jagged_scale.h"
+#include "mx/permutation.h"
+#include "mx/scale_layout.h"
+#include "reference/recipe/recipe.h"
+#include "support/machine.h"
+#include "support/rng.h"
+
+/// Batches for the Hopper forward: operands quantized on the host, the kernel's results, and what
+/// the recipe and the oracle make of the same operands.
+namespace mxfa::testing {
+
+using attention::Mask;
+using reference::HeadInputs;
+using reference::Matrix;
+namespace recipe = reference::recipe;
+using sm90::forward::Scores;
+
+struct ForwardCase {
+  std::string name;
+  std::vector<std::int32_t> cu_seqlens_q;  ///< empty where broadcast or dense
+  std::vector<std::int32_t> cu_seqlens_k;
+  std::int64_t head_dim = 128;
+  std::int64_t num_heads = 1;
+  std::int64_t num_heads_kv = 1;
+  Mask mask = {};
+  Scores scores = Scores::kF32;
+  std::int64_t broadcast_seqlen_q = 0;  ///< > 0: q is broadcast
+  std::int64_t dense_batch = 0;         ///< > 0: dense, of the lengths below
+  std::int64_t dense_seqlen_q = 0;
+  std::int64_t dense_seqlen_k = 0;
+  double sigma_q = 1.0;
+  double spread = 0.0;  ///< groups of 32 tokens are scaled by 2^uniform(-spread, spread)
+  std::optional<double> fill_q = {}, fill_k = {};  ///< all entries
+  std::int64_t slack_rows = 0;                     ///< of NaN, behind the last sequence
+  double softmax_scale = 0;                        ///< 0: 1 / sqrt(head_dim)
+
+  double scale() const {
+    return softmax_scale > 0 ? softmax_scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
+  }
+};
+
+/// One side's packed rows and sequences.
+struct Side {
+  std::vector<std::int32_t> cu;
+  std::int64_t heads = 1;
+  std::int64_t dim = 128;
+  std::vector<float> values;  ///< BF16 values, [total, heads, dim]
+  std::vector<mx::QuantizedMatrix> matrices;  ///< [sequence * heads + head]
+
+  std::int64_t total() const { return cu.back(); }
+  std::int64_t batch() const { return std::int64_t(cu.size()) - 1; }
+  std::int64_t length(std::int64_t s) const { return cu[s + 1] - cu[s]; }
+  Matrix<float> matrix(std::int64_t sequence, std::int64_t head) const {
+    Matrix<float> result(length(sequence), dim);
+    for (std::int64_t row = 0; row < result.rows; ++row) {
+      for (std::int64_t d = 0; d < dim; ++d) {
+        result(row, d) = values[((cu[sequence] + row) * heads + head) * dim + d];
+      }
+    }
+    return result;
+  }
+};
+
+inline std::vector<std::int32_t> equal_offsets(std::int64_t batch, std::int64_t seqlen) {
+  std::vector<std::int32_t> cu(static_cast<std::size_t>(batch) + 1);
+  for (std::int64_t s = 0; s <= batch; ++s) cu[s] = static_cast<std::int32_t>(s * seqlen);
+  return cu;
+}
+
+/// `lowered`: payload is that many binades smaller than the format allows.
+inline mx::QuantizedMatrix quantize_rows(const Matrix<float>& values, int lowered) {
+  mx::QuantizedMatrix result = mx::quantize(
+      mx::row_major(values.data.data(), values.rows, values.cols), {BlockShape::k32xD});
+  if (lowered == 0) return result;
+  for (std::uint8_t& scale : result.scales) {
+    if (scale != 0xFF) scale = static_cast<std::uint8_t>(scale + lowered);
+  }
+  for (std::int64_t row = 0; row < values.rows; ++row) {
+    for (std::int64_t d = 0; d < values.cols; ++d) {
+      const std::uint8_t scale = result.scale(row, d);
+      if (scale == 0xFF) continue;
+      result.codes[row * values.cols + d] =
+          mx::encode_e4m3(std::ldexp(values(row, d), 127 - scale));
+    }
+  }
+  return result;
+}
+
+class ForwardBatch {
+ public:
+  explicit ForwardBatch(const ForwardCase& test) : test_(test) {
+    const bool lowered = test.scores == Scores::kF16;
+    if (test.dense_batch > 0) {
+      q_ = make_side(equal_offsets(test.dense_batch, test.dense_seqlen_q), test.num_heads, 1,
+                     lowered ? 5 : 0, test.sigma_q, test.fill_q);
+      k_ = make_side(equal_offsets(test.dense_batch, test.dense_seqlen_k), test.num_heads_kv, 2,
+                     lowered ? 4 : 0, 1.0, test.fill_k);
+    } else {
+      const auto cu_q = test.broadcast_seqlen_q > 0 ? equal_offsets(1, test.broadcast_seqlen_q)
+                                                    : test.cu_seqlens_q;
+      q_ = make_side(cu_q, test.num_heads, 1, lowered ? 5 : 0, test.sigma_q, test.fill_q);
+      k_ = make_side(test.cu_seqlens_k, test.num_heads_kv, 2, lowered ? 4 : 0, 1.0, test.fill_k);
+    }
+    v_ = make_side(k_.cu, test.num_heads_kv, 3, 0, 1.0, {});
+  }
+
+  std::int64_t batch() const { return k_.batch(); }
+  std::int64_t seqlen_q(std::int64_t s) const { return q_.length(q_sequence(s)); }
+  std::int64_t rows_o() const {
+    return test_.broadcast_seqlen_q > 0 ? batch() * q_.total() : q_.total();
+  }
+  std::int64_t o_begin(std::int64_t s) const {
+    return test_.broadcast_seqlen_q > 0 ? s * q_.total() : q_.cu[s];
+  }
+  std::int64_t q_sequence(std::int64_t s) const { return test_.broadcast_seqlen_q > 0 ? 0 : s; }
+
+  recipe::Operands operands(std::int64_t sequence, std::int64_t head) const {
+    const std::int64_t kv = head / (test_.num_heads / test_.num_heads_kv);
+    const auto operand = [](const Side& side, std::int64_t s, std::int64_t h) {
+      recipe::Operand result;
+      result.along_d = result.along_tokens = side.matrices[s * side.heads + h];
+      return result;
+    };
+    recipe::Operands result;
+    result.q = operand(q_, q_sequence(sequence), head);
+    result.k = operand(k_, sequence, kv);
+    result.v = operand(v_, sequence, kv);
+    return result;
+  }
+  recipe::HeadProblem problem() const { return {test_.mask, test_.scale()}; }
+
+  struct Results {
+    std::vector<std::uint16_t> o;  ///< BF16 [rows_o, num_heads, head_dim]
+    std::vector<float> lse;        ///< [num_heads, rows_o]
+    std::vector<float> row_max;
+    bool guards_intact = false;
+  };
+  Results run() const;
+
+ private:
+  Side make_side(std::vector<std::int32_t> cu, std::int64_t heads, std::uint64_t seed, int lowered,
+                 double sigma, std::optional<double> fill) const;
+
+  ForwardCase test_;
+  Side q_, k_, v_;
+};
+
+inline Side ForwardBatch::make_side(std::vector<std::int32_t> cu, std::int64_t heads,
+                                    std::uint64_t seed, int lowered, double sigma,
+                                    std::optional<double> fill) const {
+  Side side{.cu = std::move(cu), .heads = heads, .dim = test_.head_dim, .values = {}, .matrices = {}};
+  Rng rng(seed);
+  side.values = rng.normal_values<float>(side.total() * heads * side.dim, sigma);
+  for (std::int64_t s = 0; s < side.batch(); ++s) {
+    for (std::int64_t group = 0; group < side.length(s); group += 32) {
+      const double factor = std::exp2(rng.uniform(-test_.spread, test_.spread));
+      for (std::int64_t row = group; row < std::min(group + 32, side.length(s)); ++row) {
+        for (std::int64_t i = 0; i < heads * side.dim; ++i) {
+          float& value = side.values[(side.cu[s] + row) * heads * side.dim + i];
+          value = mx::round_bf16(fill ? static_cast<float>(*fill)
+                                      : value * static_cast<float>(factor));
+        }
+      }
+    }
+    for (std::int64_t head = 0; head < heads; ++head) {
+      side.matrices.push_back(quantize_rows(side.matrix(s, head), lowered));
+    }
+  }
+  return side;
+}
+
+/// The operand of one side in device memory.
+class DeviceOperand {
+ public:
+  DeviceOperand(const Side& side, bool dense, bool transposed, std::int64_t slack_rows)
+      : side_(side) {
+    Machine& machine = testing::machine();
+    std::vector<std::int64_t> groups{0}, tiles{0};
+    for (std::int64_t s = 0; s < side.batch(); ++s) {
+      groups.push_back(groups.back() + mx::ceil_div(side.length(s), 32));
+      tiles.push_back(tiles.back() + mx::ceil_div(side.length(s), 128));
+    }
+    total_ = side.total() + slack_rows;
+    pitch_ = std::max<std::int64_t>(128 * tiles.back(), 128);
+    scale_pitch_ = mx::ceil_div(std::max<std::int64_t>(groups.back(), 1), 16) * 16;
+    fill(groups, tiles, transposed);
+    cu_.emplace(machine.upload(std::span<const std::int32_t>(side.cu)));
+    groups_.emplace(machine.upload(std::span<const std::int64_t>(groups)));
+    tiles_.emplace(machine.upload(std::span<const std::int64_t>(tiles)));
+    operand_ = {.rows = transposed ? nullptr : codes_->as<const std::uint8_t>(),
+                .token_stride = side.heads * side.dim,
+                .head_stride = side.dim,
+                .transposed = transposed ? codes_->as<const std::uint8_t>() : nullptr,
+                .pitch = pitch_,
+                .order = device::TokenOrder::kPi,
+                .scales = {.data = scales_->as<const std::uint8_t>(),
+                           .row_stride = 1,
+                           .head_stride = scale_pitch_},
+                .block_shape = BlockShape::k32xD,
+                .offsets = {.cu_seqlens = cu_->as<const std::int32_t>(),
+                            .group_begin = groups_->as<const std::int64_t>(),
+                            .tile_begin = tiles_->as<const std::int64_t>(),
+                            .batch = static_cast<std::int32_t>(side.batch()),
+                            .seqlen = dense ? side.length(0) : -1},
+                .total = total_,
+                .num_heads = static_cast<std::int32_t>(side.heads),
+                .head_dim = static_cast<std::int32_t>(side.dim)};
+  }
+  const device::AttentionOperand& operand() const { return operand_; }
+
+ private:
+  /// Everything that no sequence covers is NaN, but for a transposed copy's last columns.
+  void fill(const std::vector<std::int64_t>& groups, const std::vector<std::int64_t>& tiles,
+            bool transposed) {
+    const std::int64_t dim = side_.dim, heads = side_.heads;
+    std::vector<std::uint8_t> codes(transposed ? heads * dim * pitch_ : total_ * heads * dim,
+                                    transposed ? 0x00 : 0x7F);
+    std::vector<std::uint8_t> scales(heads * scale_pitch_, 0xFF);
+    for (std::int64_t i = 0; i < std::ssize(side_.matrices); ++i) {
+      const mx::QuantizedMatrix& matrix = side_.matrices[i];
+      const std::int64_t s = i / heads, head = i % heads;
+      for (std::int64_t row = 0; row < matrix.rows; ++row) {
+        scales[head * scale_pitch_ + groups[s] + row / 32] = matrix.scale(row, 0);
+        for (std::int64_t d = 0; d < dim; ++d) {
+          const std::int64_t column = row / 16 * 16 + mx::pi_position(static_cast<int>(row % 16));
+          const std::int64_t at = transposed
+                                      ? (head * dim + d) * pitch_ + 128 * tiles[s] + column
+                                      : ((side_.cu[s] + row) * heads + head) * dim + d;
+          codes[at] = matrix.code(row, d);
+        }
+      }
+    }
+    codes_.emplace(machine().upload(std::span<const std::uint8_t>(codes)));
+    scales_.emplace(machine().upload(std::span<const std::uint8_t>(scales)));
+  }
+
+  const Side& side_;
+  std::int64_t total_ = 0, pitch_ = 0, scale_pitch_ = 0;
+  std::optional<Guarded> codes_, scales_, cu_, groups_, tiles_;
+  device::AttentionOperand operand_;
+};
+
+inline ForwardBatch::Results ForwardBatch::run() const {
+  Machine& machine = testing::machine();
+  const bool dense = test_.dense_batch > 0, broadcast = test_.broadcast_seqlen_q > 0;
+  const DeviceOperand q(q_, dense || broadcast, false, test_.slack_rows);
+  const DeviceOperand k(k_, dense, false, test_.slack_rows);
+  const DeviceOperand v(v_, dense, true, 0);
+  const std::int64_t heads = test_.num_heads, dim = test_.head_dim;
+  const Guarded o = machine.poisoned(std::max<std::int64_t>(rows_o() * heads * dim, 1) * 2);
+  const Guarded lse = machine.poisoned(std::max<std::int64_t>(rows_o() * heads, 1) * 4);
+  const Guarded row_max = machine.poisoned(std::max<std::int64_t>(rows_o() * heads, 1) * 4);
+  const Guarded workspace = machine.poisoned(static_cast<std::size_t>(
+      sm90::forward::forward_workspace_bytes(static_cast<std::int32_t>(batch()))));
+  sm90::forward::attention_forward(machine.queue(),
+                                   {.q = q.operand(),
+                                    .k = k.operand(),
+                                    .v = v.operand(),
+                                    .broadcast_q = broadcast,
+                                    .mask = test_.mask,
+                                    .softmax_scale = test_.scale(),
+                                    .scores = test_.scores,
+                                    .o = o.as<std::uint16_t>(),
+                                    .o_token_stride = heads * dim,
+                                    .o_head_stride = dim,
+                                    .lse = lse.as<float>(),
+                                    .row_max = row_max.as<float>(),
+                                    .lse_head_stride = rows_o(),
+                                    .workspace = workspace.as<void>()});
+  machine.synchronize();
+  return {o.download<std::uint16_t>(), lse.download<float>(), row_max.download<float>(),
+          o.guards_intact() && lse.guards_intact() && row_max.guards_intact() &&
+              workspace.guards_intact()};
+}
+
+}  // namespace mxfa::testing

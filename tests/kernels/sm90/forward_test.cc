@@ -1,0 +1,175 @@
+#include <gtest/gtest.h>
+
+#include "kernels/sm90/forward_support.h"
+#include "support/compare.h"
+
+namespace mxfa::testing {
+namespace {
+
+class Forward : public ::testing::TestWithParam<ForwardCase> {};
+
+recipe::RecipeConfig recipe_config() {
+  recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
+  config.o_out = recipe::OutputFormat::kBf16;
+  return config;
+}
+
+struct HeadTensors {
+  std::vector<double> o, lse, row_max;
+};
+
+// One (sequence, head) of the kernel's results.
+HeadTensors head_of(const ForwardBatch& batch, const ForwardBatch::Results& got,
+                    const ForwardCase& test, std::int64_t sequence, std::int64_t head) {
+  HeadTensors result;
+  for (std::int64_t row = 0; row < batch.seqlen_q(sequence); ++row) {
+    const std::int64_t at = batch.o_begin(sequence) + row;
+    for (std::int64_t d = 0; d < test.head_dim; ++d) {
+      const std::uint16_t bits = got.o[(at * test.num_heads + head) * test.head_dim + d];
+      result.o.push_back(mx::bits_float(std::uint32_t{bits} << 16));
+    }
+    result.lse.push_back(got.lse[head * batch.rows_o() + at]);
+    result.row_max.push_back(got.row_max[head * batch.rows_o() + at]);
+  }
+  return result;
+}
+
+// The kernel may lose no more than this against the recipe, whose exponential is exact.
+struct Allowance {
+  double o_db;
+  double lse;
+};
+Allowance allowance(const ForwardCase& test) {
+  return test.scores == Scores::kF16 ? Allowance{0.5, 6e-3} : Allowance{0.2, 2e-5};
+}
+
+void expect_head(const ForwardBatch& batch, const ForwardBatch::Results& got,
+                 const ForwardCase& test, std::int64_t sequence, std::int64_t head) {
+  const std::string label = fmt::format("{}: sequence {}, head {}", test.name, sequence, head);
+  const HeadTensors kernel = head_of(batch, got, test, sequence, head);
+  const recipe::Operands operands = batch.operands(sequence, head);
+  const recipe::RecipeForward want =
+      recipe::recipe_forward(operands, batch.problem(), recipe_config());
+  const auto oracle = reference::attention_forward(
+      recipe::kern_inputs(operands, batch.problem(), recipe_config()));
+  const std::vector<double> recipe_o(want.saved.o.data.begin(), want.saved.o.data.end());
+  const Allowance allowed = allowance(test);
+  double hidden = 0;
+  for (std::size_t row = 0; row < kernel.lse.size(); ++row) {
+    if (std::isinf(oracle.lse[row])) {
+      ++hidden;
+      EXPECT_EQ(kernel.lse[row], oracle.lse[row]) << label << ", row " << row;
+      EXPECT_EQ(kernel.row_max[row], oracle.lse[row]) << label << ", row " << row;
+      for (std::int64_t d = 0; d < test.head_dim; ++d) {
+        EXPECT_EQ(kernel.o[row * test.head_dim + d], 0) << label << ", row " << row;
+      }
+      continue;
+    }
+    const double scale = std::max(1.0, std::abs(oracle.lse[row]));
+    EXPECT_NEAR(kernel.lse[row], want.saved.lse[row], allowed.lse * scale) << label << " row " << row;
+    EXPECT_NEAR(kernel.row_max[row], want.saved.row_max[row], allowed.lse * scale)
+        << label << ", row " << row;
+  }
+  if (hidden == static_cast<double>(kernel.lse.size())) return;
+  const double limit = reference::sqnr_db(oracle.o.data, recipe_o) - allowed.o_db;
+  EXPECT_TRUE(expect_close(kernel.o, oracle.o.data, {.metric = Metric::kSqnrDb, .limit = limit},
+                           {.label = label, .cols = test.head_dim}));
+}
+
+TEST_P(Forward, AsTheRecipe) {
+  const ForwardCase& test = GetParam();
+  const ForwardBatch batch(test);
+  const ForwardBatch::Results got = batch.run();
+  EXPECT_TRUE(got.guards_intact) << test.name;
+  for (std::int64_t s = 0; s < batch.batch(); ++s) {
+    for (std::int64_t head = 0; head < test.num_heads; ++head) expect_head(batch, got, test, s, head);
+  }
+}
+
+constexpr auto kTopLeft = CausalAlignment::kTopLeft;
+
+const ForwardCase kCases[] = {
+    {.name = "one_tile", .cu_seqlens_q = {0, 192}, .cu_seqlens_k = {0, 128}},
+    {.name = "blocks", .cu_seqlens_q = {0, 70}, .cu_seqlens_k = {0, 800}},
+    {.name = "narrow", .cu_seqlens_q = {0, 70}, .cu_seqlens_k = {0, 300}, .head_dim = 64},
+    {.name = "jagged",
+     .cu_seqlens_q = {0, 5, 5, 200, 230, 231},
+     .cu_seqlens_k = {0, 130, 160, 190, 190, 330},
+     .head_dim = 64,
+     .num_heads = 2,
+     .num_heads_kv = 1,
+     .slack_rows = 7},
+    {.name = "causal",
+     .cu_seqlens_q = {0, 140, 150},
+     .cu_seqlens_k = {0, 260, 265},
+     .head_dim = 64,
+     .mask = {.causal = true}},
+    {.name = "top_left",
+     .cu_seqlens_q = {0, 200},
+     .cu_seqlens_k = {0, 150},
+     .head_dim = 64,
+     .mask = {.causal = true, .alignment = kTopLeft}},
+    {.name = "window",
+     .cu_seqlens_q = {0, 200},
+     .cu_seqlens_k = {0, 500},
+     .head_dim = 64,
+     .mask = {.window_left = 40, .window_right = 10}},
+    {.name = "broadcast",
+     .cu_seqlens_q = {},
+     .cu_seqlens_k = {0, 100, 100, 260},
+     .head_dim = 64,
+     .num_heads = 3,
+     .num_heads_kv = 3,
+     .broadcast_seqlen_q = 66},
+    {.name = "dense",
+     .cu_seqlens_q = {},
+     .cu_seqlens_k = {},
+     .head_dim = 64,
+     .num_heads = 2,
+     .num_heads_kv = 2,
+     .mask = {.causal = true},
+     .dense_batch = 2,
+     .dense_seqlen_q = 100,
+     .dense_seqlen_k = 140},
+    {.name = "peaky", .cu_seqlens_q = {0, 64}, .cu_seqlens_k = {0, 256}, .sigma_q = 6.0},
+    {.name = "spread", .cu_seqlens_q = {0, 64}, .cu_seqlens_k = {0, 256}, .spread = 5.0},
+    {.name = "negative",
+     .cu_seqlens_q = {0, 64},
+     .cu_seqlens_k = {0, 128},
+     .head_dim = 64,
+     .fill_q = 4.0,
+     .fill_k = -4.0},
+    {.name = "half", .cu_seqlens_q = {0, 70}, .cu_seqlens_k = {0, 800}, .scores = Scores::kF16},
+    {.name = "half_jagged",
+     .cu_seqlens_q = {0, 5, 5, 200, 230, 231},
+     .cu_seqlens_k = {0, 130, 160, 190, 190, 330},
+     .head_dim = 64,
+     .num_heads = 2,
+     .num_heads_kv = 1,
+     .mask = {.causal = true},
+     .scores = Scores::kF16,
+     .slack_rows = 7},
+    {.name = "half_peaky",
+     .cu_seqlens_q = {0, 64},
+     .cu_seqlens_k = {0, 256},
+     .scores = Scores::kF16,
+     .sigma_q = 6.0},
+    {.name = "half_spread",
+     .cu_seqlens_q = {0, 64},
+     .cu_seqlens_k = {0, 256},
+     .scores = Scores::kF16,
+     .spread = 5.0},
+    {.name = "half_negative",
+     .cu_seqlens_q = {0, 64},
+     .cu_seqlens_k = {0, 128},
+     .head_dim = 64,
+     .scores = Scores::kF16,
+     .fill_q = 4.0,
+     .fill_k = -4.0},
+};
+
+INSTANTIATE_TEST_SUITE_P(Cases, Forward, ::testing::ValuesIn(kCases),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace mxfa::testing
