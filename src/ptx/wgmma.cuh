@@ -28,30 +28,32 @@ struct WgmmaRs;
 
 // clang-format off
 #define MXFA_D16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define MXFA_D32 MXFA_D16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define MXFA_D48 MXFA_D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define MXFA_D64 MXFA_D48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MXFA_D24 MXFA_D16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define MXFA_D32 MXFA_D24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define MXFA_D40 MXFA_D32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define MXFA_D48 MXFA_D40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define MXFA_D56 MXFA_D48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define MXFA_D64 MXFA_D56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define MXFA_4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define MXFA_16(c, i) MXFA_4(c, i), MXFA_4(c, i + 4), MXFA_4(c, i + 8), MXFA_4(c, i + 12)
 #define MXFA_32(c) MXFA_16(c, 0), MXFA_16(c, 16)
 #define MXFA_64(c) MXFA_32(c), MXFA_16(c, 32), MXFA_16(c, 48)
 #define MXFA_F(x) "+f"(x)
 #define MXFA_R(x) "+r"(x)
-#define MXFA_BEGIN(flag) "{\n.reg .pred p;\nsetp.ne.b32 p, " flag ", 0;\nwgmma.mma_async.sync.aligned."
+#define MXFA_BEGIN(flag) \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, " flag ", 0;\nwgmma.mma_async.sync.aligned."
 // clang-format on
 
 template <>
 struct WgmmaSs<128> {
   __device__ static void run(float (&d)[64], std::uint64_t a, std::uint64_t b, bool accumulate) {
-    asm volatile(MXFA_BEGIN("%66") "m64n128k32.f32.e4m3.e4m3 {" MXFA_D64
-                                   "}, %64, %65, p, 1, 1;\n}"
+    asm volatile(MXFA_BEGIN("%66") "m64n128k32.f32.e4m3.e4m3 {" MXFA_D64 "}, %64, %65, p, 1, 1;\n}"
                  : MXFA_64(MXFA_F)
                  : "l"(a), "l"(b), "r"(int{accumulate}));
   }
   __device__ static void run(std::uint32_t (&d)[32], std::uint64_t a, std::uint64_t b,
                              bool accumulate) {
-    asm volatile(MXFA_BEGIN("%34") "m64n128k32.f16.e4m3.e4m3 {" MXFA_D32
-                                   "}, %32, %33, p, 1, 1;\n}"
+    asm volatile(MXFA_BEGIN("%34") "m64n128k32.f16.e4m3.e4m3 {" MXFA_D32 "}, %32, %33, p, 1, 1;\n}"
                  : MXFA_32(MXFA_R)
                  : "l"(a), "l"(b), "r"(int{accumulate}));
   }
@@ -69,8 +71,11 @@ struct WgmmaRs<64> {
 };
 
 #undef MXFA_D16
+#undef MXFA_D24
 #undef MXFA_D32
+#undef MXFA_D40
 #undef MXFA_D48
+#undef MXFA_D56
 #undef MXFA_D64
 #undef MXFA_4
 #undef MXFA_16

@@ -51,9 +51,8 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   if (!::testing::GTEST_FLAG(list_tests)) {
     try {
-      mxfa::testing::opened =
-          std::make_unique<mxfa::testing::Machine>(mxfa::testing::parse(argc, argv),
-                                                  mxfa::testing::images());
+      mxfa::testing::opened = std::make_unique<mxfa::testing::Machine>(
+          mxfa::testing::parse(argc, argv), mxfa::testing::images());
     } catch (const std::exception& error) {
       std::fprintf(stderr, "%s\n", error.what());
       return 3;

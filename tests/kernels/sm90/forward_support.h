@@ -58,7 +58,7 @@ struct Side {
   std::vector<std::int32_t> cu;
   std::int64_t heads = 1;
   std::int64_t dim = 128;
-  std::vector<float> values;  ///< BF16 values, [total, heads, dim]
+  std::vector<float> values;                  ///< BF16 values, [total, heads, dim]
   std::vector<mx::QuantizedMatrix> matrices;  ///< [sequence * heads + head]
 
   std::int64_t total() const { return cu.back(); }
@@ -162,7 +162,8 @@ class ForwardBatch {
 inline Side ForwardBatch::make_side(std::vector<std::int32_t> cu, std::int64_t heads,
                                     std::uint64_t seed, int lowered, double sigma,
                                     std::optional<double> fill) const {
-  Side side{.cu = std::move(cu), .heads = heads, .dim = test_.head_dim, .values = {}, .matrices = {}};
+  Side side{
+      .cu = std::move(cu), .heads = heads, .dim = test_.head_dim, .values = {}, .matrices = {}};
   Rng rng(seed);
   side.values = rng.normal_values<float>(side.total() * heads * side.dim, sigma);
   for (std::int64_t s = 0; s < side.batch(); ++s) {
@@ -171,8 +172,8 @@ inline Side ForwardBatch::make_side(std::vector<std::int32_t> cu, std::int64_t h
       for (std::int64_t row = group; row < std::min(group + 32, side.length(s)); ++row) {
         for (std::int64_t i = 0; i < heads * side.dim; ++i) {
           float& value = side.values[(side.cu[s] + row) * heads * side.dim + i];
-          value = mx::round_bf16(fill ? static_cast<float>(*fill)
-                                      : value * static_cast<float>(factor));
+          value =
+              mx::round_bf16(fill ? static_cast<float>(*fill) : value * static_cast<float>(factor));
         }
       }
     }
@@ -237,9 +238,8 @@ class DeviceOperand {
         scales[head * scale_pitch_ + groups[s] + row / 32] = matrix.scale(row, 0);
         for (std::int64_t d = 0; d < dim; ++d) {
           const std::int64_t column = row / 16 * 16 + mx::pi_position(static_cast<int>(row % 16));
-          const std::int64_t at = transposed
-                                      ? (head * dim + d) * pitch_ + 128 * tiles[s] + column
-                                      : ((side_.cu[s] + row) * heads + head) * dim + d;
+          const std::int64_t at = transposed ? (head * dim + d) * pitch_ + 128 * tiles[s] + column
+                                             : ((side_.cu[s] + row) * heads + head) * dim + d;
           codes[at] = matrix.code(row, d);
         }
       }
@@ -266,21 +266,20 @@ inline ForwardBatch::Results ForwardBatch::run() const {
   const Guarded row_max = machine.poisoned(std::max<std::int64_t>(rows_o() * heads, 1) * 4);
   const Guarded workspace = machine.poisoned(static_cast<std::size_t>(
       sm90::forward::forward_workspace_bytes(static_cast<std::int32_t>(batch()))));
-  sm90::forward::attention_forward(machine.queue(),
-                                   {.q = q.operand(),
-                                    .k = k.operand(),
-                                    .v = v.operand(),
-                                    .broadcast_q = broadcast,
-                                    .mask = test_.mask,
-                                    .softmax_scale = test_.scale(),
-                                    .scores = test_.scores,
-                                    .o = o.as<std::uint16_t>(),
-                                    .o_token_stride = heads * dim,
-                                    .o_head_stride = dim,
-                                    .lse = lse.as<float>(),
-                                    .row_max = row_max.as<float>(),
-                                    .lse_head_stride = rows_o(),
-                                    .workspace = workspace.as<void>()});
+  sm90::forward::attention_forward(machine.queue(), {.q = q.operand(),
+                                                     .k = k.operand(),
+                                                     .v = v.operand(),
+                                                     .broadcast_q = broadcast,
+                                                     .mask = test_.mask,
+                                                     .softmax_scale = test_.scale(),
+                                                     .scores = test_.scores,
+                                                     .o = o.as<std::uint16_t>(),
+                                                     .o_token_stride = heads * dim,
+                                                     .o_head_stride = dim,
+                                                     .lse = lse.as<float>(),
+                                                     .row_max = row_max.as<float>(),
+                                                     .lse_head_stride = rows_o(),
+                                                     .workspace = workspace.as<void>()});
   machine.synchronize();
   return {o.download<std::uint16_t>(), lse.download<float>(), row_max.download<float>(),
           o.guards_intact() && lse.guards_intact() && row_max.guards_intact() &&

@@ -40,7 +40,9 @@ struct Allowance {
   double lse;
 };
 Allowance allowance(const ForwardCase& test) {
-  return test.scores == Scores::kF16 ? Allowance{0.5, 6e-3} : Allowance{0.2, 2e-5};
+  // kF16: 11 bits of each score cost up to 1.0 dB where scores are large
+  // (docs/kernels/sm90-forward.md).
+  return test.scores == Scores::kF16 ? Allowance{1.0, 6e-3} : Allowance{0.2, 2e-5};
 }
 
 void expect_head(const ForwardBatch& batch, const ForwardBatch::Results& got,
@@ -50,8 +52,8 @@ void expect_head(const ForwardBatch& batch, const ForwardBatch::Results& got,
   const recipe::Operands operands = batch.operands(sequence, head);
   const recipe::RecipeForward want =
       recipe::recipe_forward(operands, batch.problem(), recipe_config());
-  const auto oracle = reference::attention_forward(
-      recipe::kern_inputs(operands, batch.problem(), recipe_config()));
+  const auto oracle =
+      reference::attention_forward(recipe::kern_inputs(operands, batch.problem(), recipe_config()));
   const std::vector<double> recipe_o(want.saved.o.data.begin(), want.saved.o.data.end());
   const Allowance allowed = allowance(test);
   double hidden = 0;
@@ -66,7 +68,8 @@ void expect_head(const ForwardBatch& batch, const ForwardBatch::Results& got,
       continue;
     }
     const double scale = std::max(1.0, std::abs(oracle.lse[row]));
-    EXPECT_NEAR(kernel.lse[row], want.saved.lse[row], allowed.lse * scale) << label << " row " << row;
+    EXPECT_NEAR(kernel.lse[row], want.saved.lse[row], allowed.lse * scale)
+        << label << " row " << row;
     EXPECT_NEAR(kernel.row_max[row], want.saved.row_max[row], allowed.lse * scale)
         << label << ", row " << row;
   }
@@ -82,7 +85,8 @@ TEST_P(Forward, AsTheRecipe) {
   const ForwardBatch::Results got = batch.run();
   EXPECT_TRUE(got.guards_intact) << test.name;
   for (std::int64_t s = 0; s < batch.batch(); ++s) {
-    for (std::int64_t head = 0; head < test.num_heads; ++head) expect_head(batch, got, test, s, head);
+    for (std::int64_t head = 0; head < test.num_heads; ++head)
+      expect_head(batch, got, test, s, head);
   }
 }
 

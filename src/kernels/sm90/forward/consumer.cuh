@@ -65,15 +65,14 @@ class Consumer {
     return blocks;
   }
 
-  __device__ void hide_keys(const TileRecord& tile, int n_block,
-                            typename Rows::Fragment& s) const {
+  __device__ void hide_keys(const TileRecord& tile, int n_block, typename Rows::Fragment& s) const {
     const int row = tile.m_block * Config::kTileM + 64 * part_ + 16 * warp_ + lane_ / 4;
     const int column0 = n_block * Config::kTileN + 2 * (lane_ % 4);
     VisibleColumns visible[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const attention::KeyRange keys = attention::visible_keys(
-          params_.shape.mask, tile.seqlen_q, tile.seqlen_k, row + 8 * h);
+      const attention::KeyRange keys =
+          attention::visible_keys(params_.shape.mask, tile.seqlen_q, tile.seqlen_k, row + 8 * h);
       visible[h] = {static_cast<int>(keys.begin) - column0, static_cast<int>(keys.end) - column0};
     }
     Rows::hide(s, visible);

@@ -30,9 +30,8 @@ void check_operand(const device::AttentionOperand& x, std::string_view name, int
   expect(x.head_dim == head_dim, fmt::format("{}.head_dim", name), fmt::format("{}", head_dim),
          text(x.head_dim));
   if (x.block_shape != BlockShape::k32xD) {
-    throw Error(ErrorKind::kUnsupported,
-                fmt::format("{}.block_shape: expected 32xD, got {}", name,
-                            block_shape_name(x.block_shape)));
+    throw Error(ErrorKind::kUnsupported, fmt::format("{}.block_shape: expected 32xD, got {}", name,
+                                                     block_shape_name(x.block_shape)));
   }
   expect(x.scales.data != nullptr || x.total == 0, fmt::format("{}.scales", name), "an address",
          "none");
@@ -89,8 +88,8 @@ CUtensorMap rows_map(const driver::Device& device, const device::AttentionOperan
 
 CUtensorMap transposed_map(const driver::Device& device, const device::AttentionOperand& x) {
   const std::uint64_t pitch = static_cast<std::uint64_t>(std::max<std::int64_t>(x.pitch, 128));
-  const std::uint64_t dims[] = {pitch, static_cast<std::uint64_t>(x.num_heads) *
-                                           static_cast<std::uint64_t>(x.head_dim)};
+  const std::uint64_t dims[] = {
+      pitch, static_cast<std::uint64_t>(x.num_heads) * static_cast<std::uint64_t>(x.head_dim)};
   const std::uint64_t strides[] = {pitch};
   const std::uint32_t box[] = {128, static_cast<std::uint32_t>(x.head_dim)};
   return device::make_tensor_map(device, {.address = reinterpret_cast<std::uint64_t>(x.transposed),
@@ -184,8 +183,7 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
   if (tiles == 0 || params.batch == 0) return;
   if (!dense) plan_jagged(queue, call, params);
 
-  const int multiprocessors =
-      queue.device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  const int multiprocessors = queue.device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   driver::LaunchShape shape;
   shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(multiprocessors, tiles));
   shape.block[0] = Config<128, Scores::kF32>::kThreads;
@@ -193,8 +191,7 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
       call.q.head_dim == 128 ? smem_bytes<128>(call.scores) : smem_bytes<64>(call.scores);
   const std::string name = fmt::format("attention_forward_d{}_{}", call.q.head_dim,
                                        call.scores == Scores::kF16 ? "f16" : "f32");
-  queue.kernels
-      .get("attention_forward", name, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
+  queue.kernels.get("attention_forward", name, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
       .launch(queue.stream, shape, params);
 }
 

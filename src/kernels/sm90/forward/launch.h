@@ -29,7 +29,7 @@ struct ForwardCall {
   double softmax_scale = 0.0;  ///< of the unpadded head_dim
   Scores scores = Scores::kF32;
 
-  std::uint16_t* o = nullptr;  ///< out: BF16 [rows_o, num_heads, columns], 4-byte aligned
+  std::uint16_t* o = nullptr;       ///< out: BF16 [rows_o, num_heads, columns], 4-byte aligned
   std::int64_t o_token_stride = 0;  ///< elements, even
   std::int64_t o_head_stride = 0;
   std::int32_t columns = 0;  ///< head_dim of o, a multiple of 8; 0: q.head_dim

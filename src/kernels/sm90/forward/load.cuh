@@ -174,7 +174,8 @@ class Producer {
   /// E8M0 to an exponent. A NaN group has NaN codes, so any exponent serves: the least.
   __device__ static int exponent(const device::OperandScales& scales, std::int64_t row,
                                  std::int32_t head) {
-    const std::uint8_t code = __ldg(scales.data + row * scales.row_stride + head * scales.head_stride);
+    const std::uint8_t code =
+        __ldg(scales.data + row * scales.row_stride + head * scales.head_stride);
     return code == 0xFF ? -127 : code - 127;
   }
   __device__ static float power_of_two(int exponent) {

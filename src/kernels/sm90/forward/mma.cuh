@@ -42,8 +42,7 @@ __device__ inline void issue_scores(Fragment& scores, std::uint32_t q, std::uint
 /// out = P V of kValueColumns columns, V^T's rows from `v` on.
 template <class Config>
 __device__ inline void issue_values(float (&out)[Config::kValueColumns / 2],
-                                    const std::uint32_t (&p)[Config::kTileN / 8],
-                                    std::uint32_t v) {
+                                    const std::uint32_t (&p)[Config::kTileN / 8], std::uint32_t v) {
   const std::uint64_t b = tile_descriptor<Config::kTileN>(v);
 #pragma unroll
   for (int step = 0; step < Config::kTileN / 32; ++step) {

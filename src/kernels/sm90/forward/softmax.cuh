@@ -26,8 +26,7 @@ struct VisibleColumns {
 
 /// max(a, b, c) of FP32 by bits: right where the largest is positive, else some negative number.
 __device__ inline float positive_max(float a, float b, float c) {
-  return __int_as_float(
-      __vimax3_s32(__float_as_int(a), __float_as_int(b), __float_as_int(c)));
+  return __int_as_float(__vimax3_s32(__float_as_int(a), __float_as_int(b), __float_as_int(c)));
 }
 
 __device__ inline float quad_max(float x) {
@@ -230,8 +229,8 @@ class Softmax<Config, Scores::kF16> {
         row[h] = ptx::half2_max(row[h], ptx::half2_mul(group_max(s, g, h), scales.factor[g]));
       }
     }
-    std::uint32_t both = ptx::half2_max(__byte_perm(row[0], row[1], 0x5410),
-                                        __byte_perm(row[0], row[1], 0x7632));
+    std::uint32_t both =
+        ptx::half2_max(__byte_perm(row[0], row[1], 0x5410), __byte_perm(row[0], row[1], 0x7632));
     both = ptx::half2_max(both, __shfl_xor_sync(~0u, both, 1));
     both = ptx::half2_max(both, __shfl_xor_sync(~0u, both, 2));
     return ptx::half2_min(ptx::half2_add(kEight, both ^ 0x80008000u),
@@ -254,8 +253,8 @@ class Softmax<Config, Scores::kF16> {
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const std::uint32_t part = ptx::half2_add(ptx::half2_add(e[h], e[h + 2]),
-                                                  ptx::half2_add(e[h + 4], e[h + 6]));
+        const std::uint32_t part =
+            ptx::half2_add(ptx::half2_add(e[h], e[h + 2]), ptx::half2_add(e[h + 4], e[h + 6]));
         sum[h] = ptx::half2_fma(part, scales.unfold[g], sum[h]);
         p[4 * g + h] = ptx::e4m3_from_half2<0>(e[h], e[h + 2]);
         p[4 * g + 2 + h] = ptx::e4m3_from_half2<0>(e[h + 4], e[h + 6]);
@@ -263,8 +262,7 @@ class Softmax<Config, Scores::kF16> {
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      rows.sum[h] =
-          fmaf(rows.sum[h], rescale[h], ptx::half2_low(sum[h]) + ptx::half2_high(sum[h]));
+      rows.sum[h] = fmaf(rows.sum[h], rescale[h], ptx::half2_low(sum[h]) + ptx::half2_high(sum[h]));
     }
   }
 
