@@ -33,6 +33,7 @@ struct Copies {
   TokenOrder order = TokenOrder::kPi;
   BlockShape block_shape = BlockShape::k32xD;
   std::uint8_t min_scale = 0;
+  std::uint8_t lowered = 0;
 };
 
 /// Lays operands out in memory and, given a queue, launches what fills them.
@@ -54,10 +55,16 @@ class Preparation {
     }
     AttentionOperands result;
     result.q = operand(spec_.q, q_offsets, spec_.q_sequences, spec_.num_heads,
-                       {.rows = true, .transposed = backward, .block_shape = shape});
-    result.k = operand(
-        spec_.k, k_offsets, spec_.k_sequences, spec_.num_heads_kv,
-        {.rows = true, .transposed = backward, .order = TokenOrder::kSigma, .block_shape = shape});
+                       {.rows = true,
+                        .transposed = backward,
+                        .block_shape = shape,
+                        .lowered = spec_.half_scores ? kLoweredQ : std::uint8_t{0}});
+    result.k = operand(spec_.k, k_offsets, spec_.k_sequences, spec_.num_heads_kv,
+                       {.rows = true,
+                        .transposed = backward,
+                        .order = TokenOrder::kSigma,
+                        .block_shape = shape,
+                        .lowered = spec_.half_scores ? kLoweredK : std::uint8_t{0}});
     result.v = operand(spec_.v, k_offsets, spec_.k_sequences, spec_.num_heads_kv,
                        {.rows = backward,
                         .transposed = spec_.forward,
@@ -123,7 +130,8 @@ class Preparation {
                 .head_dim = head_dim,
                 .block_shape = copies.block_shape,
                 .order = copies.order,
-                .min_scale = copies.min_scale},
+                .min_scale = copies.min_scale,
+                .lowered = copies.lowered},
                mx::max_tiles(sequences.total, sequences.batch));
     }
     return {.rows = rows,
@@ -137,7 +145,8 @@ class Preparation {
             .offsets = offsets,
             .total = sequences.total,
             .num_heads = num_heads,
-            .head_dim = head_dim};
+            .head_dim = head_dim,
+            .lowered = copies.lowered};
   }
 
   const OperandsSpec& spec_;

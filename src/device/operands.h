@@ -65,7 +65,13 @@ struct AttentionOperand {
   std::int64_t total = 0;  ///< rows of the allocation, at least tokens(batch)
   std::int32_t num_heads = 1;
   std::int32_t head_dim = 0;  ///< of the payload, 64 or 128: narrower tensors have zero columns
+  std::uint8_t lowered = 0;   ///< binades that payload stays below 448, at least
 };
+
+/// Payload of Q and K lowered by so many binades: |q . k| of 128 columns is at most 50176, so that
+/// scores fit half. Their full precision then ends 10 binades below a group's maximum, not 15.
+inline constexpr std::uint8_t kLoweredQ = 5;
+inline constexpr std::uint8_t kLoweredK = 4;
 
 /// 2^-64: the row sum of a leak-free forward takes P' * 2^-v, which must not overflow.
 inline constexpr std::uint8_t kLeakFreeMinScale = 127 - 64;
@@ -118,7 +124,8 @@ struct OperandsSpec {
   std::int32_t head_dim = 0;  ///< a multiple of 8 up to 128
   bool forward = true;
   bool backward = false;
-  bool leak_free = false;  ///< Q, K and V in 1xD blocks
+  bool leak_free = false;    ///< Q, K and V in 1xD blocks
+  bool half_scores = false;  ///< Q and K are lowered, for kernels that keep scores in half
 };
 
 struct AttentionOperands {

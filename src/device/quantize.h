@@ -98,7 +98,9 @@ struct QuantizeParams {
   BlockShape block_shape = BlockShape::k32x32;
   TokenOrder order = TokenOrder::kPlain;
   std::uint8_t min_scale = 0;  ///< smaller scales are raised to it, payload accordingly
-  bool bulk = true;            ///< the copy engine takes the input's addresses; set by quantize()
+  /// Binades that payload stays below what the format holds; scales are as much larger.
+  std::uint8_t lowered = 0;
+  bool bulk = true;  ///< the copy engine takes the input's addresses; set by quantize()
 };
 
 inline constexpr int kQuantizeTeamWarps = 4;  ///< each on 32 tokens of a tile of 128

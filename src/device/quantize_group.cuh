@@ -115,8 +115,9 @@ struct Group {
         if constexpr (kWholeDim) amax[s] = reduce(reduce(amax[s], 4), 8);
       }
       if constexpr (!kByRow) amax[s] = reduce(amax[s], 16);
-      scales[s] =
+      const int scale =
           max(mx::scale_from_amax<mx::E4M3>(amax[s], ScaleRule::kRoundUp), params.min_scale);
+      scales[s] = scale == mx::kE8M0Nan ? scale : min(scale + params.lowered, mx::kE8M0Nan - 1);
     }
   }
 

@@ -32,6 +32,7 @@ struct Case {
   bool padded_rows = false;
   bool round_bf16 = false;
   std::uint8_t min_scale = 0;
+  std::uint8_t lowered = 0;
   int exponent = 0;        ///< kF16: of the sums
   double magnitude = 1.0;  ///< of values
 
@@ -152,12 +153,13 @@ struct Expected {
       tiled_tokens = scales_of(ScaleLayout::kTiled128x4, ScaleAxis::kTokens);
     }
     compact = scales_of(ScaleLayout::kRowMajor, ScaleAxis::kHeadDim);
-    if (test.min_scale > 0) raise(test, shape, values);
+    if (test.min_scale > 0 || test.lowered > 0) raise(test, shape, values);
   }
 
  private:
   void raise(const Case& test, BlockShape shape, const std::vector<float>& values) {
     const auto offsets = mx::make_jagged_offsets(test.cu_seqlens, test.cu_seqlens.back());
+    const std::vector<std::uint8_t> before = compact;
     for (std::int64_t s = 0; s < offsets.batch(); ++s) {
       for (std::int64_t i = 0; i < offsets.seqlen(s) * test.num_heads * test.head_dim; ++i) {
         const std::int64_t row = i / (test.num_heads * test.head_dim);
@@ -165,10 +167,11 @@ struct Expected {
         const std::int64_t cols = mx::scale_cols(shape, test.head_dim);
         const std::int64_t at = (offsets.scale_row(shape, s, row) * test.num_heads + head) * cols +
                                 mx::scale_col(shape, i % test.head_dim);
-        if (compact[at] > test.min_scale) continue;
-        compact[at] = test.min_scale;
+        if (before[at] == mx::kE8M0Nan) continue;
+        compact[at] = static_cast<std::uint8_t>(
+            std::min<int>(std::max(before[at], test.min_scale) + test.lowered, 254));
         const std::int64_t element = offsets.tokens[s] * test.num_heads * test.head_dim + i;
-        codes[element] = mx::encode_scaled<mx::E4M3>(values[element], test.min_scale);
+        codes[element] = mx::encode_scaled<mx::E4M3>(values[element], compact[at]);
       }
     }
     tiled_dim.clear();
@@ -230,7 +233,8 @@ inline void check(const Case& test, BlockShape shape) {
             .head_dim = static_cast<std::int32_t>(test.head_dim),
             .block_shape = shape,
             .order = test.order,
-            .min_scale = test.min_scale},
+            .min_scale = test.min_scale,
+            .lowered = test.lowered},
            batch.max_tiles());
   machine.synchronize();
   testing::expect_same(codes, want.codes, "codes", width);

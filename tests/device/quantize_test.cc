@@ -63,6 +63,10 @@ std::vector<Case> input_cases() {
   Case& small = add("small", DType::kBF16);
   small.magnitude = 0x1p-70;
   small.min_scale = 63;
+  add("lowered", DType::kBF16).lowered = 5;
+  Case& lowered = add("lowered_infinite", DType::kF32);
+  lowered.lowered = 4;
+  lowered.corner = kInfinity;
   for (const bool odd : {false, true}) {
     Case& dense = add(odd ? "dense_odd" : "dense", DType::kBF16);
     dense.cu_seqlens = {0, 150, 300, 450};

@@ -106,14 +106,16 @@ class ForwardBatch {
     const bool lowered = test.scores == Scores::kF16;
     if (test.dense_batch > 0) {
       q_ = make_side(equal_offsets(test.dense_batch, test.dense_seqlen_q), test.num_heads, 1,
-                     lowered ? 5 : 0, test.sigma_q, test.fill_q);
+                     lowered ? device::kLoweredQ : 0, test.sigma_q, test.fill_q);
       k_ = make_side(equal_offsets(test.dense_batch, test.dense_seqlen_k), test.num_heads_kv, 2,
-                     lowered ? 4 : 0, 1.0, test.fill_k);
+                     lowered ? device::kLoweredK : 0, 1.0, test.fill_k);
     } else {
       const auto cu_q = test.broadcast_seqlen_q > 0 ? equal_offsets(1, test.broadcast_seqlen_q)
                                                     : test.cu_seqlens_q;
-      q_ = make_side(cu_q, test.num_heads, 1, lowered ? 5 : 0, test.sigma_q, test.fill_q);
-      k_ = make_side(test.cu_seqlens_k, test.num_heads_kv, 2, lowered ? 4 : 0, 1.0, test.fill_k);
+      q_ = make_side(cu_q, test.num_heads, 1, lowered ? device::kLoweredQ : 0, test.sigma_q,
+                     test.fill_q);
+      k_ = make_side(test.cu_seqlens_k, test.num_heads_kv, 2, lowered ? device::kLoweredK : 0, 1.0,
+                     test.fill_k);
     }
     v_ = make_side(k_.cu, test.num_heads_kv, 3, 0, 1.0, {});
   }
@@ -187,7 +189,8 @@ inline Side ForwardBatch::make_side(std::vector<std::int32_t> cu, std::int64_t h
 /// The operand of one side in device memory.
 class DeviceOperand {
  public:
-  DeviceOperand(const Side& side, bool dense, bool transposed, std::int64_t slack_rows)
+  DeviceOperand(const Side& side, bool dense, bool transposed, std::int64_t slack_rows,
+                std::uint8_t lowered)
       : side_(side) {
     Machine& machine = testing::machine();
     std::vector<std::int64_t> groups{0}, tiles{0};
@@ -219,7 +222,8 @@ class DeviceOperand {
                             .seqlen = dense ? side.length(0) : -1},
                 .total = total_,
                 .num_heads = static_cast<std::int32_t>(side.heads),
-                .head_dim = static_cast<std::int32_t>(side.dim)};
+                .head_dim = static_cast<std::int32_t>(side.dim),
+                .lowered = lowered};
   }
   const device::AttentionOperand& operand() const { return operand_; }
 
@@ -257,9 +261,11 @@ class DeviceOperand {
 inline ForwardBatch::Results ForwardBatch::run() const {
   Machine& machine = testing::machine();
   const bool dense = test_.dense_batch > 0, broadcast = test_.broadcast_seqlen_q > 0;
-  const DeviceOperand q(q_, dense || broadcast, false, test_.slack_rows);
-  const DeviceOperand k(k_, dense, false, test_.slack_rows);
-  const DeviceOperand v(v_, dense, true, 0);
+  const bool half = test_.scores == Scores::kF16;
+  const DeviceOperand q(q_, dense || broadcast, false, test_.slack_rows,
+                        half ? device::kLoweredQ : 0);
+  const DeviceOperand k(k_, dense, false, test_.slack_rows, half ? device::kLoweredK : 0);
+  const DeviceOperand v(v_, dense, true, 0, 0);
   const std::int64_t heads = test_.num_heads, dim = test_.head_dim;
   const Guarded o = machine.poisoned(std::max<std::int64_t>(rows_o() * heads * dim, 1) * 2);
   const Guarded lse = machine.poisoned(std::max<std::int64_t>(rows_o() * heads, 1) * 4);

@@ -9,8 +9,7 @@ namespace mxfa::sm90::forward {
 /// What Q K^T accumulates in.
 enum class Scores : std::uint8_t {
   kF32,
-  /// Half the registers, packed softmax. Needs Q codes of at most 14 and K codes of at most 28 in
-  /// magnitude (payload lowered by 5 and 4 binades when quantized), so that 128 products fit.
+  /// Half the registers, packed softmax. Needs lowered payload of Q and K (device/operands.h).
   kF16,
 };
 

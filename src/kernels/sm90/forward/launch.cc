@@ -49,6 +49,12 @@ void check_call(const ForwardCall& call) {
   check_operand(call.v, "v", head_dim);
   check_rows(call.q, "q");
   check_rows(call.k, "k");
+  expect(call.scores == Scores::kF32 ||
+             (call.q.lowered >= device::kLoweredQ && call.k.lowered >= device::kLoweredK),
+         "q.lowered, k.lowered",
+         fmt::format("at least {} and {}, where scores are half", device::kLoweredQ,
+                     device::kLoweredK),
+         fmt::format("{}, {}", call.q.lowered, call.k.lowered));
   expect(call.v.transposed != nullptr || call.v.total == 0, "v.transposed", "an address", "none");
   expect(call.v.order == device::TokenOrder::kPi, "v.order", "pi", "another");
   expect(call.v.pitch % 128 == 0, "v.pitch", "a multiple of 128", text(call.v.pitch));
