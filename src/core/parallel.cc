@@ -1,8 +1,13 @@
 #include "core/parallel.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -11,6 +16,82 @@ namespace mxfa::core {
 namespace {
 
 std::atomic<int> requested_threads{0};
+
+/// Threads that wait for work, so that a call need not start them. They live as long as the process
+/// and hold nothing between calls.
+class Pool {
+ public:
+  /// This process's pool: a fork has none of its parent's threads.
+  static Pool& instance() {
+    static std::mutex mutex;
+    static Pool* pool = nullptr;
+    const std::lock_guard lock(mutex);
+    if (pool == nullptr || pool->process_ != getpid()) pool = new Pool;
+    return *pool;
+  }
+
+  /// Calls `job` on this thread and on up to `helpers` others; those that are late for it do not
+  /// run it. Returns false, without a call, where the pool is at work for another one.
+  bool run(int helpers, const std::function<void()>& job) {
+    if (in_use_.exchange(true)) return false;
+    const Release release{in_use_};
+    {
+      const std::lock_guard lock(mutex_);
+      for (; threads_ < helpers; ++threads_) {
+        std::thread(&Pool::work, this, threads_, generation_).detach();
+      }
+      job_ = &job;
+      helpers_ = helpers;
+      ++generation_;
+    }
+    wake_.notify_all();
+    job();
+    std::unique_lock lock(mutex_);
+    job_ = nullptr;
+    done_.wait(lock, [&] { return running_ == 0; });
+    return true;
+  }
+
+ private:
+  struct Release {
+    std::atomic<bool>& flag;
+    ~Release() { flag.store(false); }
+  };
+
+  void work(int index, std::uint64_t seen) {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [&] { return generation_ != seen; });
+      seen = generation_;
+      if (job_ == nullptr || index >= helpers_) continue;
+      const std::function<void()>& job = *job_;
+      ++running_;
+      lock.unlock();
+      job();
+      lock.lock();
+      if (--running_ == 0) done_.notify_one();
+    }
+  }
+
+  const pid_t process_ = getpid();
+  std::atomic<bool> in_use_{false};  ///< during run()
+  std::mutex mutex_;                 ///< of all that follows
+  std::condition_variable wake_, done_;
+  const std::function<void()>* job_ = nullptr;
+  std::uint64_t generation_ = 0;  ///< of jobs
+  int helpers_ = 0;
+  int threads_ = 0;
+  int running_ = 0;  ///< helpers at work
+};
+
+/// What a call does where the pool is at work for another: nested ones, and those of other threads.
+void run_on_own_threads(int helpers, const std::function<void()>& job) {
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(helpers));
+  for (int i = 0; i < helpers; ++i) threads.emplace_back(job);
+  job();
+  for (std::thread& thread : threads) thread.join();
+}
 
 }  // namespace
 
@@ -40,11 +121,8 @@ void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& b
       next = count;
     }
   };
-  std::vector<std::thread> threads;
-  threads.reserve(static_cast<std::size_t>(workers - 1));
-  for (std::int64_t i = 1; i < workers; ++i) threads.emplace_back(run);
-  run();
-  for (std::thread& thread : threads) thread.join();
+  const int helpers = static_cast<int>(workers - 1);
+  if (!Pool::instance().run(helpers, run)) run_on_own_threads(helpers, run);
   if (failure) std::rethrow_exception(failure);
 }
 

@@ -15,7 +15,7 @@ namespace {
 using attention::KeyRange;
 using attention::TileKind;
 
-constexpr std::int64_t kTileRows = 96;  // a multiple of 32 and of the product's 6 rows
+constexpr std::int64_t kTileRows = 96;  // a multiple of 32 and of the products' 6 and 16 rows
 constexpr std::int64_t kMostRows = 6 * kTileRows;
 
 /// Consecutive query rows of one (sequence, head).
@@ -231,22 +231,34 @@ void ForwardUnit::finish() {
   write_rows(call_.o, {unit_.sequence, unit_.head}, unit_.row, unit_.rows, s_.o.data(), panel_dim_);
 }
 
-/// Long units read keys less often, short ones keep all threads busy. No result depends on the cut.
-std::vector<Unit> make_units(const attention::AttentionProblem& problem) {
-  std::int64_t most = kMostRows;
-  const std::int64_t wanted = 4 * core::num_threads();
-  while (most > kTileRows && problem.num_heads * mx::ceil_div(problem.rows_o(), most) < wanted) {
-    most -= kTileRows;
+/// Rows of a unit: long units read keys less often, short ones keep all threads busy. What takes
+/// the least time where all units are alike; no result depends on it.
+std::int64_t unit_rows(const attention::AttentionProblem& problem) {
+  constexpr std::int64_t kPreparation = 64;  // reading keys costs about as much as so many rows
+  const std::int64_t threads = core::num_threads();
+  std::int64_t best = kMostRows, best_cost = std::numeric_limits<std::int64_t>::max();
+  for (std::int64_t rows = kMostRows; rows >= kTileRows; rows -= kScaleBlock) {
+    std::int64_t units = 0;
+    for (std::int64_t sequence = 0; sequence < problem.batch; ++sequence) {
+      units += mx::ceil_div(problem.seqlens().at(sequence).seqlen_q, rows);
+    }
+    const std::int64_t rounds = mx::ceil_div(units * problem.num_heads, threads);
+    const std::int64_t cost = rounds * (rows + kPreparation);
+    if (cost >= best_cost) continue;
+    best = rows;
+    best_cost = cost;
   }
+  return best;
+}
+
+std::vector<Unit> make_units(const attention::AttentionProblem& problem) {
+  const std::int64_t step = unit_rows(problem);
   std::vector<Unit> units;
   for (std::int64_t sequence = 0; sequence < problem.batch; ++sequence) {
     const std::int64_t seqlen = problem.seqlens().at(sequence).seqlen_q;
-    if (seqlen == 0) continue;
-    const std::int64_t parts = mx::ceil_div(seqlen, most);
-    const std::int64_t step = round_up(mx::ceil_div(seqlen, parts), kTileRows);
     for (std::int64_t head = 0; head < problem.num_heads; ++head) {
       // Later rows see more keys under a causal mask: longest first.
-      for (std::int64_t row = (seqlen - 1) / step * step; row >= 0; row -= step) {
+      for (std::int64_t row = (seqlen - 1) / step * step; row >= 0 && seqlen > 0; row -= step) {
         units.push_back({sequence, head, row, std::min(step, seqlen - row)});
       }
     }

@@ -52,7 +52,7 @@ struct SoftmaxTile {
   float mult = 1;    ///< s = acc * mult, in log2 units
   float offset = 0;  ///< log2 of what the row maximum becomes
   Rounding rounding = Rounding::kE4M3;
-  const float* fold = nullptr;  ///< [cols], added to x; null: none
+  const float* fold = nullptr;  ///< kE4M3 only: [cols], added to x; null: none
   const float* undo = nullptr;  ///< [cols], 2^-fold, for the row sum
   bool fold_in_max = false;     ///< leak-free: the maximum is that of s + fold; p stays folded
   // State of each row.
@@ -128,7 +128,7 @@ struct Kernels {
   void (*interleave)(const std::uint16_t* even, const std::uint16_t* odd, std::uint16_t* out,
                      std::int64_t n);
   /// out[p][r][2] = in[r][2 p .. 2 p + 1]: a transpose of pairs of columns. `ld` elements from row
-  /// to row of `in`; rows is kPanel.
+  /// to row of `in`; rows is a multiple of 16.
   void (*transpose_pairs)(const std::uint16_t* in, std::int64_t ld, std::uint16_t* out,
                           std::int64_t rows, std::int64_t pairs);
   void (*round_bf16)(const float* values, std::uint16_t* out, std::int64_t count);

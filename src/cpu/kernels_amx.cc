@@ -29,6 +29,7 @@ namespace {
 
 constexpr std::int64_t kTile = 16;               ///< rows and columns of a tile of sums
 constexpr std::int64_t kDepth = 32;              ///< BF16 values along k in a tile of operands
+constexpr std::int64_t kMostRows = 96;           ///< that share a pass over B
 constexpr std::int64_t kMostDepth = 512;         ///< of what is packed on the stack
 constexpr std::int64_t kPairBytes = kPanel * 4;  ///< from one pair of k to the next in a panel
 
@@ -39,50 +40,18 @@ struct alignas(64) TileConfig {
 };
 constexpr TileConfig kConfig;
 
-/// Transposes 16 x 16 elements of 32 bits; rows of `from` and `to` are so many bytes apart.
-void transpose(const char* from, std::int64_t from_bytes, char* to, std::int64_t to_bytes) {
-  __m512i a[16], b[16];
-  for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(from + i * from_bytes);
-  for (int i = 0; i < 16; i += 2) {
-    b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-    b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    for (int half = 0; half < 2; ++half) {
-      a[i + 2 * half] = _mm512_unpacklo_epi64(b[i + half], b[i + half + 2]);
-      a[i + 2 * half + 1] = _mm512_unpackhi_epi64(b[i + half], b[i + half + 2]);
-    }
-  }
-  for (int i = 0; i < 4; ++i) {
-    b[i] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
-    b[i + 4] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xDD);
-    b[i + 8] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
-    b[i + 12] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xDD);
-  }
-  for (int i = 0; i < 4; ++i) {
-    _mm512_storeu_si512(to + i * to_bytes, _mm512_shuffle_i32x4(b[i], b[i + 8], 0x88));
-    _mm512_storeu_si512(to + (i + 4) * to_bytes, _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0x88));
-    _mm512_storeu_si512(to + (i + 8) * to_bytes, _mm512_shuffle_i32x4(b[i], b[i + 8], 0xDD));
-    _mm512_storeu_si512(to + (i + 12) * to_bytes, _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0xDD));
-  }
-}
-
 /// Rows of A whose values along k lie together.
 struct LeftRows {
-  const char* data;
-  std::int64_t row_bytes;
+  const std::uint16_t* data;
+  std::int64_t ld;
 };
 
 /// `rows` rows from `row` on: where they lie, or, where pairs of k are apart, a copy.
-LeftRows left_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows, char* packed) {
-  if (g.a_pair == 2) return {reinterpret_cast<const char*>(g.a + row * g.a_row), g.a_row * 2};
-  for (std::int64_t r = 0; r < rows; r += kTile) {
-    for (std::int64_t pair = 0; pair < g.k / 2; pair += kTile) {
-      transpose(reinterpret_cast<const char*>(g.a + (row + r) * 2 + pair * g.a_pair), g.a_pair * 2,
-                packed + r * g.k * 2 + pair * 4, g.k * 2);
-    }
-  }
-  return {packed, g.k * 2};
+LeftRows left_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows,
+                   std::uint16_t* packed) {
+  if (g.a_pair == 2) return {g.a + row * g.a_row, g.a_row};
+  avx512_kernels()->transpose_pairs(g.a + row * 2, g.a_pair, packed, g.k / 2, rows);
+  return {packed, g.k};
 }
 
 void scale_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows) {
@@ -113,14 +82,15 @@ void multiply(const PanelProduct& g, std::int64_t row, std::int64_t col, LeftRow
     if (Two) _tile_zero(3);
   }
   const std::uint16_t* b = g.b + col / kPanel * g.b_panel + col % kPanel * 2;
-  for (std::int64_t k = 0; k < g.k; k += kDepth, b += kDepth / 2 * kPanel * 2) {
-    _tile_loadd(4, left.data + k * 2, left.row_bytes);
+  const std::uint16_t* a = left.data;
+  for (std::int64_t k = 0; k < g.k; k += kDepth, a += kDepth, b += kDepth / 2 * kPanel * 2) {
+    _tile_loadd(4, a, left.ld * 2);
     _tile_loadd(6, b, kPairBytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + kTile * 2, kPairBytes);
     _tile_dpbf16ps(1, 4, 7);
     if (!Two) continue;
-    _tile_loadd(5, left.data + kTile * left.row_bytes + k * 2, left.row_bytes);
+    _tile_loadd(5, a + kTile * left.ld, left.ld * 2);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
@@ -130,25 +100,30 @@ void multiply(const PanelProduct& g, std::int64_t row, std::int64_t col, LeftRow
   if (Two) _tile_stored(3, c + kTile * g.ldc + kTile, c_bytes);
 }
 
+/// Rows whose part of A stays in the first cache while 32 columns of B after the other pass by.
+void multiply_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows,
+                   std::uint16_t* packed) {
+  const LeftRows left = left_rows(g, row, rows, packed);
+  if (g.accumulate && g.alpha != nullptr) scale_rows(g, row, rows);
+  for (std::int64_t col = 0; col < g.n; col += 2 * kTile) {
+    std::int64_t r = 0;
+    for (; r + 2 * kTile <= rows; r += 2 * kTile) {
+      multiply<true>(g, row + r, col, {left.data + r * left.ld, left.ld});
+    }
+    if (r < rows) multiply<false>(g, row + r, col, {left.data + r * left.ld, left.ld});
+  }
+}
+
 void product(const PanelProduct& g) {
   const auto plain = avx512_kernels()->product;
   const std::int64_t rows = g.m / kTile * kTile;
   if (rows == 0 || g.k == 0 || g.k % kDepth != 0 || (g.a_pair != 2 && g.k > kMostDepth)) {
     return plain(g);
   }
-  alignas(64) char packed[2 * kTile * kMostDepth * 2];
+  alignas(64) std::uint16_t packed[kMostRows * kMostDepth];
   _tile_loadconfig(&kConfig);
-  for (std::int64_t row = 0; row < rows; row += 2 * kTile) {
-    const std::int64_t count = std::min(2 * kTile, rows - row);
-    const LeftRows left = left_rows(g, row, count, packed);
-    if (g.accumulate && g.alpha != nullptr) scale_rows(g, row, count);
-    for (std::int64_t col = 0; col < g.n; col += 2 * kTile) {
-      if (count == 2 * kTile) {
-        multiply<true>(g, row, col, left);
-      } else {
-        multiply<false>(g, row, col, left);
-      }
-    }
+  for (std::int64_t row = 0; row < rows; row += kMostRows) {
+    multiply_rows(g, row, std::min(kMostRows, rows - row), packed);
   }
   _tile_release();
   if (rows == g.m) return;

@@ -84,6 +84,50 @@ void product(const PanelProduct& g) {
   }
 }
 
+/// Transposes 16 x 16 elements of 32 bits; rows lie so many elements of 16 bits apart.
+MXFA_CPU_INLINE void transpose_square(const std::uint16_t* in, std::int64_t in_ld,
+                                      std::uint16_t* out, std::int64_t out_ld) {
+  __m512i a[16], b[16];
+  for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(in + i * in_ld);
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    for (int half = 0; half < 2; ++half) {
+      a[i + 2 * half] = _mm512_unpacklo_epi64(b[i + half], b[i + half + 2]);
+      a[i + 2 * half + 1] = _mm512_unpackhi_epi64(b[i + half], b[i + half + 2]);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    b[i] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
+    b[i + 4] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xDD);
+    b[i + 8] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
+    b[i + 12] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xDD);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm512_storeu_si512(out + i * out_ld, _mm512_shuffle_i32x4(b[i], b[i + 8], 0x88));
+    _mm512_storeu_si512(out + (i + 4) * out_ld, _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0x88));
+    _mm512_storeu_si512(out + (i + 8) * out_ld, _mm512_shuffle_i32x4(b[i], b[i + 8], 0xDD));
+    _mm512_storeu_si512(out + (i + 12) * out_ld, _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0xDD));
+  }
+}
+
+void transpose_pairs(const std::uint16_t* in, std::int64_t ld, std::uint16_t* out,
+                     std::int64_t rows, std::int64_t pairs) {
+  std::int64_t p = 0;
+  for (; p + 16 <= pairs; p += 16) {
+    for (std::int64_t r = 0; r < rows; r += 16) {
+      transpose_square(in + r * ld + p * 2, ld, out + (p * rows + r) * 2, rows * 2);
+    }
+  }
+  for (; p < pairs; ++p) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      __builtin_memcpy(out + (p * rows + r) * 2, in + r * ld + p * 2, 4);
+    }
+  }
+}
+
 #include "cpu/kernels_inl.h"
 }  // namespace
 }  // namespace mxfa::cpu::avx512

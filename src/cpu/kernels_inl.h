@@ -44,7 +44,7 @@ void product(const PanelProduct& g) {
 }
 #endif
 
-template <bool Masked, bool Fold, bool LeakFree>
+template <Rounding To, bool Masked, bool Fold, bool LeakFree>
 MXFA_CPU_INLINE void softmax_row(const SoftmaxTile& t, std::int64_t row) {
   const float* acc = t.acc + row * t.cols;
   std::uint16_t* p = t.p + row * t.cols;
@@ -86,39 +86,43 @@ MXFA_CPU_INLINE void softmax_row(const SoftmaxTile& t, std::int64_t row) {
     } else {
       x = fma(value, mult, Fold ? base + load<VF>(t.fold + j) : base);
     }
-    VF weight = exp2_vector(x);
+    VF weight = exp2_vector<false>(x);
     if constexpr (Masked) {
       weight = floats(bits(weight) & (VU)lanes_within(j, begin, end));
     }
     const VF undo = Fold ? load<VF>(t.undo + j) : splat(1.0f);
     sum += Fold ? weight * undo : weight;
-    VU out =
-        t.rounding == Rounding::kBf16 ? round_bf16_vector(weight) : bits(round_e4m3_vector(weight));
-    if (Fold && !LeakFree) out = bits(floats(out) * undo);
-    store(p + j, upper_halves(out));
+    if constexpr (To == Rounding::kBf16) {
+      store(p + j, upper_halves(round_bf16_vector(weight)));
+    } else {
+      const VF rounded = round_e4m3_positive(weight);
+      store(p + j, exact_bf16(Fold && !LeakFree ? rounded * undo : rounded));
+    }
   }
   t.sum[row] = __builtin_fmaf(t.sum[row], alpha, reduce_add(sum));
   t.alpha[row] = alpha;
 }
 
-template <bool Fold, bool LeakFree>
+template <Rounding To, bool Fold, bool LeakFree>
 MXFA_CPU_INLINE void softmax_rows(const SoftmaxTile& t) {
   for (std::int64_t row = 0; row < t.rows; ++row) {
     if (t.begin[row] <= 0 && t.end[row] >= t.cols) {
-      softmax_row<false, Fold, LeakFree>(t, row);
+      softmax_row<To, false, Fold, LeakFree>(t, row);
     } else {
-      softmax_row<true, Fold, LeakFree>(t, row);
+      softmax_row<To, true, Fold, LeakFree>(t, row);
     }
   }
 }
 
 void softmax(const SoftmaxTile& t) {
-  if (t.fold_in_max) {
-    softmax_rows<true, true>(t);
+  if (t.rounding == Rounding::kBf16) {
+    softmax_rows<Rounding::kBf16, false, false>(t);
+  } else if (t.fold_in_max) {
+    softmax_rows<Rounding::kE4M3, true, true>(t);
   } else if (t.fold != nullptr) {
-    softmax_rows<true, false>(t);
+    softmax_rows<Rounding::kE4M3, true, false>(t);
   } else {
-    softmax_rows<false, false>(t);
+    softmax_rows<Rounding::kE4M3, false, false>(t);
   }
 }
 
@@ -270,6 +274,7 @@ void interleave(const std::uint16_t* even, const std::uint16_t* odd, std::uint16
   }
 }
 
+#if !defined(MXFA_CPU_AVX512)
 void transpose_pairs(const std::uint16_t* in, std::int64_t ld, std::uint16_t* out,
                      std::int64_t rows, std::int64_t pairs) {
   for (std::int64_t p = 0; p < pairs; ++p) {
@@ -278,6 +283,7 @@ void transpose_pairs(const std::uint16_t* in, std::int64_t ld, std::uint16_t* ou
     }
   }
 }
+#endif
 
 void round_bf16_row(const float* values, std::uint16_t* out, std::int64_t count) {
   std::int64_t i = 0;
@@ -302,7 +308,7 @@ void decode_e4m3_row(const std::uint8_t* codes, const float* scales, std::uint16
                      std::int64_t count) {
   std::int64_t i = 0;
   for (; i + kV <= count; i += kV) {
-    const VU wide = __builtin_convertvector(load<VB>(codes + i), VU);
+    const VU wide = widen(load<VB>(codes + i));
     store(out + i, upper_halves(decode_lanes(wide, load<VF>(scales + i))));
   }
   for (; i < count; ++i) {

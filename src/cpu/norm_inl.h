@@ -165,13 +165,13 @@ MXFA_CPU_INLINE void store_codes(const VU* pairs, std::uint8_t* to, bool stream)
 #elif defined(MXFA_CPU_AVX2)
   if (stream) {
     for (int i = 0; i < kSteps; ++i) {
-      _mm_stream_si128((__m128i*)to + i, (__m128i) __builtin_convertvector(pairs[i], VH));
+      _mm_stream_si128((__m128i*)to + i, (__m128i)low_halves(pairs[i]));
     }
     return;
   }
 #endif
   (void)stream;
-  for (int i = 0; i < kSteps; ++i) store(to + i * 2 * kV, __builtin_convertvector(pairs[i], VH));
+  for (int i = 0; i < kSteps; ++i) store(to + i * 2 * kV, low_halves(pairs[i]));
 }
 
 template <bool AllDirect, int Squares>

@@ -63,6 +63,7 @@ class HeadRows {
 
  private:
   std::int64_t element(std::int64_t row) const;
+  void prefetch(std::int64_t row) const;
   std::uint8_t scale(std::int64_t row, std::int64_t col) const;
   /// Factors of a row's columns; kept while the scale row stays the same.
   const float* factors(std::int64_t row, int anchor);

@@ -41,6 +41,28 @@ MXFA_CPU_INLINE VF floats(VU v) { return (VF)v; }
 MXFA_CPU_INLINE VU select(VI mask, VU yes, VU no) { return mask ? yes : no; }
 MXFA_CPU_INLINE VF select(VI mask, VF yes, VF no) { return mask ? yes : no; }
 
+// GCC 12 converts bytes one by one, and 32-bit values by way of a table.
+MXFA_CPU_INLINE VU widen(VB bytes) {
+#if defined(MXFA_CPU_AVX512)
+  return (VU)_mm512_cvtepu8_epi32((__m128i)bytes);
+#elif defined(MXFA_CPU_AVX2)
+  return (VU)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)&bytes));
+#else
+  return __builtin_convertvector(bytes, VU);
+#endif
+}
+/// Of values whose upper halves are 0.
+MXFA_CPU_INLINE VH low_halves(VU v) {
+#if defined(MXFA_CPU_AVX512)
+  return (VH)_mm512_cvtepi32_epi16((__m512i)v);
+#elif defined(MXFA_CPU_AVX2)
+  const __m256i packed = _mm256_packus_epi32((__m256i)v, (__m256i)v);
+  return (VH)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#else
+  return __builtin_convertvector(v, VH);
+#endif
+}
+
 /// a * b + c: rounded once, but on portable targets twice.
 MXFA_CPU_INLINE VF fma(VF a, VF b, VF c) {
 #if defined(MXFA_CPU_AVX512)
@@ -61,7 +83,16 @@ MXFA_CPU_INLINE VF max(VF a, VF b) {
   return select((VI)(a > b), a, b);
 #endif
 }
-MXFA_CPU_INLINE VF min(VF a, VF b) { return -max(-a, -b); }
+/// a < b ? a : b, so b where either is NaN.
+MXFA_CPU_INLINE VF min(VF a, VF b) {
+#if defined(MXFA_CPU_AVX512)
+  return (VF)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(MXFA_CPU_AVX2)
+  return (VF)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return select((VI)(a < b), a, b);
+#endif
+}
 MXFA_CPU_INLINE VU max_u(VU a, VU b) {
 #if defined(MXFA_CPU_AVX512)
   return (VU)_mm512_max_epu32((__m512i)a, (__m512i)b);
@@ -113,11 +144,12 @@ MXFA_CPU_INLINE VI lanes_within(std::int32_t first, std::int32_t begin, std::int
 }
 
 /// 2^x within 1 ulp (1.3 without FMA) for results down to 2^-126; 0 below 2^-150, infinity from
-/// 2^128 on, NaN for NaN. A polynomial of degree 6 on [-1/2, 1/2], relative error 2^-28.5 before
-/// rounding.
+/// 2^128 on, NaN for NaN. Without `Bounded` x is at most 200. A polynomial of degree 6 on
+/// [-1/2, 1/2], relative error 2^-28.5 before rounding.
+template <bool Bounded = true>
 MXFA_CPU_INLINE VF exp2_vector(VF x) {
   x = max(splat(-200.0f), x);
-  x = min(splat(200.0f), x);
+  if constexpr (Bounded) x = min(splat(200.0f), x);
   const VF magic = splat(0x1.8p23f);
   const VF shifted = x + magic;
   const VF whole = shifted - magic;
@@ -141,17 +173,23 @@ MXFA_CPU_INLINE VF exp2_vector(VF x) {
 #endif
 }
 
-/// The nearest E4M3 value, saturating, ties to even; NaN stays NaN.
+/// The nearest E4M3 value, saturating, ties to even; NaN stays NaN. What is added and taken away is
+/// 1.5 * 2^20 times the value's own power of two (at least that of the least normal number): it
+/// leaves multiples of the last place, rounded to nearest even.
 MXFA_CPU_INLINE VF round_e4m3_vector(VF v) {
-  const VU sign = bits(v) & 0x80000000u;
-  const VU abs = bits(v) & 0x7FFFFFFFu;
-  const VU normal = (abs + 0x7FFFFu + ((abs >> 20) & 1u)) & 0xFFF00000u;
-  const VF magic = splat(0x1p14f);  // its last place is the subnormal step 2^-9
-  const VU steps = bits((floats(abs) + magic) - magic);
-  VU rounded = select((VI)(abs < 0x3C800000u), steps, normal);
-  rounded = select((VI)(abs > 0x43E00000u), splat_u(0x43E00000u), rounded);
-  rounded = select((VI)(abs > 0x7F800000u), splat_u(0x7FC00000u), rounded);
-  return floats(rounded | sign);
+  constexpr std::uint32_t kLeast = 121u << 23;
+  v = min(splat(448.0f), max(splat(-448.0f), v));
+  const VU power = max_u(bits(v) & 0x7F800000u, splat_u(kLeast));
+  const VF magic = floats(power + ((20u << 23) | 0x400000u));
+  return floats(bits((v + magic) - magic) | (bits(v) & 0x80000000u));
+}
+
+/// The same of values from 0 to 448, and of NaN.
+MXFA_CPU_INLINE VF round_e4m3_positive(VF v) {
+  constexpr std::uint32_t kLeast = 121u << 23;  // the least normal number
+  const VU power = max_u(bits(v) & 0x7F800000u, splat_u(kLeast));
+  const VF magic = floats(power + (20u << 23));
+  return (v + magic) - magic;
 }
 
 /// BF16 bits in the upper halves, nearest even; NaN stays NaN.
@@ -160,4 +198,13 @@ MXFA_CPU_INLINE VU round_bf16_vector(VF v) {
   const VU rounded = b + 0x7FFFu + ((b >> 16) & 1u);
   return select((VI)((b & 0x7FFFFFFFu) > 0x7F800000u), b | 0x00400000u, rounded);
 }
-MXFA_CPU_INLINE VH upper_halves(VU v) { return __builtin_convertvector(v >> 16, VH); }
+MXFA_CPU_INLINE VH upper_halves(VU v) { return low_halves(v >> 16); }
+
+/// BF16 of values that are BF16 numbers, not below the normal ones but 0.
+MXFA_CPU_INLINE VH exact_bf16(VF v) {
+#if defined(MXFA_CPU_AVX512)
+  return (VH)_mm512_cvtneps_pbh((__m512)v);
+#else
+  return upper_halves(bits(v));
+#endif
+}
