@@ -15,7 +15,7 @@
 
 /// Runs kernels of DeepGEMM's FP8 GEMM for sm_100a (see the script beside this file) in the
 /// emulator and compares every output with a product in double precision.
-///   run PTX [--seeds N] [--config I] [--m M] [--n N] [--k K]
+///   accept_deepgemm PTX [--seeds N] [--config I] [--m M] [--n N] [--k K]
 /// Exit status: 0 all right, 1 wrong outputs or faults, 2 usage.
 namespace {
 
@@ -271,7 +271,8 @@ int run_config(const Options& options, const Module& module, GlobalMemory& memor
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) {
-    fmt::print(stderr, "usage: run PTX [--seeds N] [--config I] [--m M] [--n N] [--k K]\n");
+    fmt::print(stderr,
+               "usage: accept_deepgemm PTX [--seeds N] [--config I] [--m M] [--n N] [--k K]\n");
     return 2;
   }
   std::ifstream file(options.ptx);
