@@ -107,13 +107,17 @@ CUtensorMap transposed_map(const driver::Device& device, const device::Attention
 
 attention::TileShape tile_shape(const ForwardCall& call, std::int32_t batch) {
   const std::int64_t mean = batch > 0 ? call.k.total / batch : 0;
+  // Costs fall from tile to tile under a causal mask: sections would bring costly ones last.
+  const std::int32_t pairs =
+      call.mask.causal
+          ? batch * call.k.num_heads
+          : attention::kv_heads_per_section(kSectionBytes, mean, 2 * call.k.head_dim);
   return {.mask = call.mask,
           .num_heads = call.q.num_heads,
           .num_heads_kv = call.k.num_heads,
           .tile_m = Config<128, Scores::kF32>::kTileM,
           .tile_n = Config<128, Scores::kF32>::kTileN,
-          .pairs_per_section =
-              attention::kv_heads_per_section(kSectionBytes, mean, 2 * call.k.head_dim)};
+          .pairs_per_section = pairs > 0 ? pairs : 1};
 }
 
 /// Lengths on the device: the plan is made there, in the workspace, before the kernel.
