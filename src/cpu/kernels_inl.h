@@ -74,8 +74,8 @@ MXFA_CPU_INLINE void softmax_row(const SoftmaxTile& t, std::int64_t row) {
   const float new_max = candidate > old_max ? candidate : old_max;
   t.max[row] = new_max;
   const float safe_max = new_max == kMinusInfinity ? 0.0f : new_max;
-  // exp2(0) is exactly 1, so a row whose maximum stays is not changed by the rescale.
-  const float alpha = new_max == kMinusInfinity ? 1.0f : exp2_vector(splat(old_max - safe_max))[0];
+  float alpha = 1.0f;  // exp2(0) is exactly 1: most rows keep their maximum
+  if (new_max != old_max) alpha = exp2_vector(splat(old_max - safe_max))[0];
   const VF base = splat(t.offset - safe_max);
   VF sum = splat(0.0f);
   for (std::int32_t j = 0; j < cols; j += kV) {

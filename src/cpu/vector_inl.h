@@ -105,12 +105,20 @@ MXFA_CPU_INLINE VU max_u(VU a, VU b) {
 
 // Lanes are folded by halves: one order for each vector length.
 MXFA_CPU_INLINE float reduce_add(VF v) {
+#if defined(MXFA_CPU_AVX512)
+  const __m512 all = (__m512)v;
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+  __m128 sum = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+  return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+#else
   float lanes[kV];
   store(lanes, v);
   for (int step = kV / 2; step > 0; step /= 2) {
     for (int i = 0; i < step; ++i) lanes[i] += lanes[i + step];
   }
   return lanes[0];
+#endif
 }
 MXFA_CPU_INLINE float reduce_max(VF v) {
 #if defined(MXFA_CPU_AVX512)
