@@ -18,8 +18,9 @@ class ThreadAccessCheck {
         access_(access),
         own_(checker.state(access.warp.cta().cluster)),
         lanes_(group.mask & access.mask),
-        by_{&group.knowledge, &checker.agents_, &warp.clock, Space::kShared, false},
+        by_(group.knowledge, checker.agents_, Space::kShared, false),
         touch_{by_, {}, false, 0} {
+    by_.warp = &warp.clock;
     AccessRecord& record = touch_.record;
     record.cluster = own_.index;
     record.clock = warp.clock.now();
@@ -165,7 +166,7 @@ class ThreadAccessCheck {
   const exec::Observer::ThreadAccess& access_;
   ClusterState& own_;
   std::uint32_t lanes_;
-  Accessor by_;
+  MemoryAccessor by_;
   Shadow::Touch touch_;
   Place places_[kLanes];
   std::uint64_t begin_ = 0;

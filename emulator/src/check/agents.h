@@ -18,13 +18,16 @@ inline constexpr AgentId kNoAgent = 0;
 inline constexpr std::uint32_t kLanes = 32;
 
 enum class AgentKind : std::uint8_t {
-  kThreads,     ///< what the lanes of a warp do themselves
-  kCopies,      ///< cp.async of a warp's lanes; the clock counts commit groups
-  kBulkReads,   ///< shared memory read by a warp's bulk stores; likewise
-  kBulkWrites,  ///< memory written by them
-  kBarrier,     ///< what completes at an mbarrier; the clock counts its phases
-  kWgmma,       ///< of a warpgroup; the clock counts instructions
-  kStart,       ///< the start of a block, at clock 1
+  kThreads,       ///< what the lanes of a warp do themselves
+  kCopies,        ///< cp.async of a warp's lanes; the clock counts commit groups
+  kBulkReads,     ///< shared memory read by a warp's bulk stores; likewise
+  kBulkWrites,    ///< memory written by them
+  kBarrier,       ///< what completes at an mbarrier; the clock counts its phases
+  kWgmma,         ///< of a warpgroup; the clock counts instructions
+  kStart,         ///< the start of a block, at clock 1
+  kTensorPipe,    ///< tcgen05.mma and .cp of one thread; the clock counts instructions
+  kTensorLoads,   ///< tcgen05.ld of a warp; likewise
+  kTensorStores,  ///< tcgen05.st
 };
 
 struct Agent {

@@ -44,6 +44,13 @@ ClusterState::ClusterState(exec::Cluster& the_cluster, AgentTable& the_agents)
 Checker::Checker(exec::Launch& launch, CheckReport& report)
     : launch_(launch), findings_(*launch.kernel, report), shadow_(*this) {
   launch_.observer = this;
+  launch_.warnings->sink = [this, sink = launch_.warnings->sink](const std::string& text) {
+    if (sink) sink(text);
+    Findings::Finding finding;
+    finding.level = HazardLevel::kWarning;
+    finding.second = {0, "the program", text};
+    findings_.add({Rule::kPractice, 0, 0, practices_++}, std::move(finding));
+  };
   const ir::Kernel& kernel = *launch.kernel;
   if (kernel.matrix_registers.empty()) return;
   code_ = kernel.code;
@@ -109,6 +116,7 @@ void Checker::cluster_arrive(Warp& warp, std::uint32_t mask, bool relaxed) {
   WarpClock& clock = cluster.warp(warp).clock;
   if (relaxed) {
     clock.release_fenced(mask, warp.live(), cluster.barrier.pending);
+    clock.release_executed(mask, warp.live(), cluster.barrier.pending);
   } else {
     clock.release(mask, warp.live(), cluster.barrier.pending);
   }
@@ -152,8 +160,7 @@ void Checker::fence(Warp& warp, const Inst& in, std::uint32_t mask) {
       std::erase_if(own.inits, [&](const WarpState::Init& init) {
         if (((mask >> init.lane) & 1u) == 0) return false;
         const std::uint32_t lane = 1u << init.lane;
-        own.clock.learn_fenced(lane, Space::kShared, init.agent, init.clock);
-        own.clock.learn_fenced_release(lane, init.agent, init.clock);
+        own.clock.fence_init(lane, init.agent, init.clock);
         return true;
       });
       return;

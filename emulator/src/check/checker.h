@@ -66,6 +66,16 @@ class Checker final : public exec::Observer, private ConflictSink {
                   std::uint64_t completed) override;
   void matrix_registers(exec::Warp& warp, const ir::Inst& in) override;
 
+  exec::ObservedOpPtr tensor_issue(const TensorWork& work) override;
+  exec::ObservedOpPtr tensor_commit(exec::Warp& warp, const ir::Inst& in, int lane) override;
+  void tensor_arrive(exec::ObservedOp& commit, const exec::SharedPlace& place) override;
+  void tensor_wait(exec::Warp& warp, const ir::Inst& in, bool loads, bool done) override;
+  void tensor_fence(exec::Warp& warp, std::uint32_t mask, bool after) override;
+  void tensor_free(exec::Warp& warp, const ir::Inst& in, const model::TmemRange& range) override;
+  void touches(exec::Cluster& cluster, const std::vector<async::Touch>& touches) override;
+  void write_together(exec::Warp& warp, const ir::Inst& in, const exec::SharedPlace& place,
+                      std::uint32_t bytes) override;
+
  private:
   /// What strong accesses have released at one address.
   struct SyncLocation {
@@ -95,15 +105,28 @@ class Checker final : public exec::Observer, private ConflictSink {
   void touch_range(Space space, exec::Cta* cta, std::uint64_t begin, std::uint64_t bytes,
                    bool write);
   AccessRecord op_record(const OpState& op) const;
+  void touch_tensor(BlockState& block, const model::TmemRange& range, const Shadow::Touch& touch);
+  void check_written(exec::Cta& cta, const model::ByteRange& range);
+  void check_init_known(const exec::SharedPlace& place, const OpState& op);
   template <class Visit>
   void for_matrix_registers(const ir::Inst& in, const Visit& visit) const;
   void use_matrix_registers(exec::Warp& warp, const ir::Inst& in);
   void report_registers(exec::Warp& warp, const ir::Inst& in, const RegisterState::Result& result);
   void check_work_at_exit(exec::Cta& cta, const Knowledge& end);
+  void check_warp_at_exit(exec::Cta& cta, const WarpState& warp, const Knowledge& end);
   void check_remote_at_exit(exec::Cta& cta, const Knowledge& end);
   void check_max_registers_at_exit(exec::Cta& cta);
-  void left_at_exit(exec::Cta& cta, std::uint32_t line, const std::string& what,
-                    const std::string& missing);
+  struct Left {
+    std::uint32_t line;
+    const char* what;
+    std::string missing;
+    HazardLevel level = HazardLevel::kError;
+  };
+  void left_at_exit(exec::Cta& cta, const Left& left);
+  /// Of what the ISA does not promise and practice relies on.
+  HazardLevel practice() const {
+    return launch_.checks.strict ? HazardLevel::kError : HazardLevel::kWarning;
+  }
 
   // Reports
   std::string cta_name(std::uint32_t cluster, std::uint32_t rank) const;
@@ -132,6 +155,7 @@ class Checker final : public exec::Observer, private ConflictSink {
   std::uint32_t conflict_cluster_ = 0;
   std::uint32_t conflict_rank_ = 0;
   std::shared_ptr<const Knowledge> copy_issue_;
+  std::uint32_t practices_ = 0;
 };
 
 }  // namespace mxfa::emu::check

@@ -21,7 +21,10 @@ struct Role {
   static constexpr std::uint8_t kStores = 2;
   static constexpr std::uint8_t kMatrix = 4;
   static constexpr std::uint8_t kCopies = 8;
+  static constexpr std::uint8_t kTensorMemory = 16;
 };
+
+struct OpState;
 
 struct WarpState {
   WarpState(AgentTable& agents, std::uint32_t warp, std::uint32_t cluster, std::uint32_t lanes,
@@ -48,6 +51,11 @@ struct WarpState {
   };
   std::array<LastCopy, kLanes> last_bulk{};
   std::array<LastCopy, kLanes> last_copy{};
+  /// What came before the last tcgen05.mma or .cp of each lane, and that one's line.
+  struct LastTensor {
+    std::shared_ptr<const OpState> op;
+  };
+  std::array<LastTensor, kLanes> last_tensor{};
 };
 
 /// Threads that wait at a barrier and what they will know when it completes.
@@ -74,6 +82,7 @@ struct BlockState {
   explicit BlockState(exec::Cta& cta, std::uint32_t home)
       : smem(cta.smem.size()), barriers(16, ThreadBarrier(home)) {}
   FlatGranules smem;
+  TensorGranules tmem;
   std::vector<ThreadBarrier> barriers;
   std::unordered_map<std::uint32_t, BarrierState> mbarriers;  ///< by offset
   struct LastMatrix {
@@ -102,7 +111,10 @@ struct ClusterState : exec::ObservedCluster {
 /// An asynchronous operation.
 struct OpState : exec::ObservedOp {
   OpState(ClusterState& the_cluster, exec::OpKind the_kind)
-      : cluster(the_cluster), kind(the_kind), knowledge(the_cluster.index) {}
+      : cluster(the_cluster),
+        kind(the_kind),
+        knowledge(the_cluster.index),
+        behind(the_cluster.index) {}
   ClusterState& cluster;
   exec::OpKind kind;
   Knowledge knowledge;                      ///< what comes before it
@@ -114,6 +126,12 @@ struct OpState : exec::ObservedOp {
   int lane = -1;           ///< -1: the whole warp
   exec::SharedPlace barrier{};
   bool reduces = false;
+  // tcgen05
+  TensorOrder behind;
+  Clock loads_done = 0;
+  Clock stores_done = 0;
+  std::uint32_t accumulator = 0;
+  std::shared_ptr<const OpState> tracked;  ///< of commit: the last operation before it
 
   const Knowledge& before() const { return shared ? *shared : knowledge; }
 };

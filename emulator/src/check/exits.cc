@@ -60,13 +60,14 @@ void Checker::use_matrix_registers(exec::Warp& warp, const ir::Inst& in) {
 
 void Checker::wgmma_fence(exec::Warp& warp, const ir::Inst&) { state(warp).registers.fence(); }
 
-void Checker::left_at_exit(exec::Cta& cta, std::uint32_t line, const std::string& what,
-                           const std::string& missing) {
-  const Findings::Key key{Rule::kWorkAtExit, line, 0, 0};
+void Checker::left_at_exit(exec::Cta& cta, const Left& left) {
+  const Findings::Key key{Rule::kWorkAtExit, left.line, 0, 0};
   if (findings_.repeat(key)) return;
   Findings::Finding finding;
-  finding.first = {line, cta_name(static_cast<std::uint32_t>(cta.cluster.index), cta.rank), what};
-  finding.missing = missing;
+  finding.level = left.level;
+  finding.first = {left.line, cta_name(static_cast<std::uint32_t>(cta.cluster.index), cta.rank),
+                   left.what};
+  finding.missing = left.missing;
   findings_.add(key, std::move(finding));
 }
 
@@ -86,33 +87,42 @@ void Checker::check_work_at_exit(exec::Cta& cta, const Knowledge& end) {
   for (const auto& [offset, barrier] : block.mbarriers) {
     if (end.known.at(barrier.agent) >= barrier.last_op) continue;
     left_at_exit(
-        cta, barrier.last_op_line, "asynchronous copy",
-        fmt::format("a wait for the mbarrier at shared offset {} before the exit", offset));
+        cta, {barrier.last_op_line, "asynchronous copy",
+              fmt::format("a wait for the mbarrier at shared offset {} before the exit", offset)});
   }
   for (std::size_t group = 0; group < block.last_wgmma.size(); ++group) {
     const auto& last = block.last_wgmma[group];
     const AgentId agent =
         cluster.agents.of(AgentKind::kWgmma, cta.rank << 8 | static_cast<std::uint32_t>(group));
     if (end.known.at(agent) < last.number) {
-      left_at_exit(cta, last.line, "wgmma", "wgmma.wait_group before the exit");
+      left_at_exit(cta, {last.line, "wgmma", "wgmma.wait_group before the exit"});
     }
   }
-  for (const auto& exec_warp : cta.warps) {
-    const WarpState& warp = cluster.warp(*exec_warp);
-    const AgentId copies = cluster.agents.of(AgentKind::kCopies, warp.clock.warp());
-    for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
-      const auto& bulk = warp.last_bulk[lane];
-      if (warp.clock.completed(AgentKind::kBulkReads, lane) < bulk.group) {
-        left_at_exit(
-            cta, bulk.line, "bulk store",
-            "commit_group and cp.async.bulk.wait_group.read by its thread before the exit");
-      }
-      const auto& copy = warp.last_copy[lane];
-      const AgentId of_lane = cluster.agents.find_lane(copies, lane);
-      if (warp.clock.completed(AgentKind::kCopies, lane) < copy.group &&
-          (of_lane == kNoAgent || end.known.at(of_lane) < copy.group)) {
-        left_at_exit(cta, copy.line, "cp.async", "cp.async.wait_group before the exit");
-      }
+  for (const auto& warp : cta.warps) check_warp_at_exit(cta, cluster.warp(*warp), end);
+}
+
+void Checker::check_warp_at_exit(exec::Cta& cta, const WarpState& warp, const Knowledge& end) {
+  ClusterState& cluster = state(cta.cluster);
+  const AgentId copies = cluster.agents.of(AgentKind::kCopies, warp.clock.warp());
+  for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+    const auto& bulk = warp.last_bulk[lane];
+    if (warp.clock.completed(AgentKind::kBulkReads, lane) < bulk.group) {
+      // Hardware seems to keep the shared memory until it has been read.
+      left_at_exit(cta, {bulk.line, "bulk store",
+                         "commit_group and cp.async.bulk.wait_group.read by its thread before the "
+                         "exit",
+                         practice()});
+    }
+    const auto& copy = warp.last_copy[lane];
+    const AgentId of_lane = cluster.agents.find_lane(copies, lane);
+    if (warp.clock.completed(AgentKind::kCopies, lane) < copy.group &&
+        (of_lane == kNoAgent || end.known.at(of_lane) < copy.group)) {
+      left_at_exit(cta, {copy.line, "cp.async", "cp.async.wait_group before the exit"});
+    }
+    const auto& tensor = warp.last_tensor[lane].op;
+    if (tensor && end.known.at(tensor->agent) < tensor->clock) {
+      left_at_exit(cta, {tensor->line, "tcgen05 work on shared memory",
+                         "tcgen05.commit and a wait for its mbarrier before the exit"});
     }
   }
 }
@@ -126,7 +136,7 @@ void Checker::check_remote_at_exit(exec::Cta& cta, const Knowledge& end) {
     if (agent.kind != AgentKind::kThreads || agent.place / cluster.warps_of_block == cta.rank) {
       return;
     }
-    const Accessor by{&end, &agents_, nullptr, Space::kShared, false};
+    const MemoryAccessor by(end, agents_, Space::kShared, false);
     if (by.order(record, AccessRecord{}, record.units) == Order::kOrdered) return;
     const Findings::Key key{Rule::kClusterStart, record.line, 0, 1};
     if (findings_.repeat(key)) return;

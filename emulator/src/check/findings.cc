@@ -72,6 +72,12 @@ const char* rule_name(Rule rule) {
       return "race";
     case Rule::kProxyFence:
       return "no proxy fence";
+    case Rule::kTensorFence:
+      return "no tcgen05 fence";
+    case Rule::kIssueOrder:
+      return "tcgen05 work that only its order of issue orders";
+    case Rule::kExecutionOrder:
+      return "only a relaxed cluster barrier between";
     case Rule::kSameAddress:
       return "lanes write the same bytes";
     case Rule::kMbarrierInit:
@@ -88,6 +94,8 @@ const char* rule_name(Rule rule) {
       return "access to a block that may not have started or may have exited";
     case Rule::kMaxRegisters:
       return "setmaxnreg";
+    case Rule::kPractice:
+      return "what only practice vouches for";
   }
   return "";
 }

@@ -15,6 +15,9 @@ namespace mxfa::emu::check {
 enum class Rule : std::uint8_t {
   kRace,
   kProxyFence,
+  kTensorFence,
+  kIssueOrder,
+  kExecutionOrder,
   kSameAddress,
   kMbarrierInit,
   kMbarrierPhase,
@@ -23,6 +26,7 @@ enum class Rule : std::uint8_t {
   kWorkAtExit,
   kClusterStart,
   kMaxRegisters,
+  kPractice,
 };
 const char* rule_name(Rule rule);
 

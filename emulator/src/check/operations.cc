@@ -82,8 +82,13 @@ AccessRecord Checker::op_record(const OpState& op) const {
   record.units = 0xF;
   // cp.async works through the generic proxy.
   record.flags = op.kind == OpKind::kCopy ? 0 : AccessRecord::kAsyncProxy;
-  const bool of_lane = op.kind != OpKind::kToBarrier && op.kind != OpKind::kMatrix;
-  if (of_lane && op.lane >= 0) {
+  const bool of_lane =
+      op.kind == OpKind::kStoreRead || op.kind == OpKind::kStoreWrite || op.kind == OpKind::kCopy;
+  const bool tensor = op.kind == OpKind::kTensorMma || op.kind == OpKind::kTensorCopy;
+  if (tensor) {
+    record.flags |= AccessRecord::kNoLanes;
+    record.lanes = op.accumulator;
+  } else if (of_lane && op.lane >= 0) {
     record.lanes = lane_code(static_cast<std::uint32_t>(op.lane), 0xF);
   } else {
     record.flags |= AccessRecord::kNoLanes;
@@ -95,7 +100,7 @@ AccessRecord Checker::op_record(const OpState& op) const {
 void Checker::touch_range(Space space, exec::Cta* cta, std::uint64_t begin, std::uint64_t bytes,
                           bool write) {
   const OpState& op = *current_;
-  const Accessor by{&op.before(), &agents_, nullptr, space, op.kind != OpKind::kCopy};
+  const MemoryAccessor by(op.before(), agents_, space, op.kind != OpKind::kCopy);
   Shadow::Touch touch{by, op_record(op), write, 0};
   if (op.reduces) touch.record.flags |= AccessRecord::kStrong;
   FlatGranules* smem = cta == nullptr ? nullptr : &state(cta->cluster).blocks[cta->rank].smem;
@@ -138,9 +143,7 @@ void Checker::async_global(std::uint64_t address, std::uint64_t bytes, bool writ
 }
 
 // The barrier itself must have been initialised for the async proxy to see.
-void Checker::async_complete_tx(const exec::SharedPlace& place) {
-  if (current_ == nullptr) return;
-  const OpState& op = *current_;
+void Checker::check_init_known(const exec::SharedPlace& place, const OpState& op) {
   const BarrierState& at = barrier(place);
   const Knowledge& before = op.before();
   const bool known = before.known.at(at.agent) >= at.base;
@@ -149,10 +152,14 @@ void Checker::async_complete_tx(const exec::SharedPlace& place) {
   if (findings_.repeat(key)) return;
   Findings::Finding finding;
   finding.first = {at.init_line, "some thread", "mbarrier.init"};
-  finding.second = {op.line, who(op_record(op)), "complete_tx by the asynchronous copy"};
+  finding.second = {op.line, who(op_record(op)), "completion at the mbarrier"};
   finding.missing = known ? "fence.mbarrier_init or fence.proxy.async by the thread of the init"
-                          : "a barrier between the init and the thread that issues the copy";
+                          : "a barrier between the init and the thread that issues the work";
   findings_.add(key, std::move(finding));
+}
+
+void Checker::async_complete_tx(const exec::SharedPlace& place) {
+  if (current_ != nullptr) check_init_known(place, *current_);
 }
 
 void Checker::group_commit(exec::Warp& warp, int lane, exec::CopyGroup group) {

@@ -19,6 +19,7 @@ std::string role_name(std::uint8_t role) {
   add(Role::kMatrix, "MMA");
   add(Role::kStores, "store");
   add(Role::kCopies, "copy");
+  add(Role::kTensorMemory, "TMEM");
   return text;
 }
 
@@ -63,12 +64,19 @@ std::string Checker::who(const exec::Warp& warp, std::uint32_t mask) const {
 }
 
 std::string Checker::who(const AccessRecord& record) const {
+  const Agent& agent = agents_[record.cluster][record.agent];
+  const bool of_warp =
+      agent.kind == AgentKind::kTensorLoads || agent.kind == AgentKind::kTensorStores;
+  if (of_warp) return warp_name(record.cluster, agent.place);
+  if (agent.kind == AgentKind::kTensorPipe) {
+    return warp_name(record.cluster, agent.place / kLanes) +
+           lanes_text(1u << (agent.place % kLanes));
+  }
   if (record.has(AccessRecord::kNoLanes)) {
     const std::uint32_t lane = record.lanes >> 16;
     return "asynchronous work of " + warp_name(record.cluster, record.lanes & 0xFFFF) +
            (lane < kLanes ? lanes_text(1u << lane) : "");
   }
-  const Agent& agent = agents_[record.cluster][record.agent];
   const char* whose = agent.kind == AgentKind::kThreads ? "" : "asynchronous work of ";
   return whose + warp_name(record.cluster, agent.place) + lanes_text(lanes_of(record));
 }
@@ -87,6 +95,12 @@ std::string Checker::what(const AccessRecord& record, bool writes) const {
       return fmt::format("{} of a bulk store", access);
     case AgentKind::kWgmma:
       return fmt::format("{} of wgmma", access);
+    case AgentKind::kTensorPipe:
+      return fmt::format("{} of {}", access, record.lanes == 0 ? "tcgen05.cp" : "tcgen05.mma");
+    case AgentKind::kTensorLoads:
+      return "read of tcgen05.ld";
+    case AgentKind::kTensorStores:
+      return "write of tcgen05.st";
     default:
       return fmt::format("{} of a copy that completes at an mbarrier", access);
   }
@@ -95,6 +109,20 @@ std::string Checker::what(const AccessRecord& record, bool writes) const {
 std::string Checker::missing(const Conflict& conflict) const {
   const AccessRecord& first = conflict.first;
   const AccessRecord& second = conflict.second;
+  switch (conflict.order) {
+    case Order::kIssueOrder:
+      return "a wait for a commit between them: nothing but the order of issue orders these two";
+    case Order::kExecutionOrder:
+      return "memory order: barrier.cluster.arrive.relaxed has none (drop .relaxed, or a fence "
+             "before it)";
+    case Order::kNoBeforeFence:
+      return "tcgen05.fence::before_thread_sync between the first (or its wait) and what "
+             "synchronises";
+    case Order::kNoAfterFence:
+      return "tcgen05.fence::after_thread_sync between the wait and the issue of the second";
+    default:
+      break;
+  }
   if (conflict.order != Order::kUnordered) {
     const bool owner = conflict.order == Order::kUnfencedByOwner;
     return fmt::format("fence.proxy.async by the thread of the first access, before it {}{}",
@@ -113,6 +141,12 @@ std::string Checker::missing(const Conflict& conflict) const {
              "second";
     case AgentKind::kWgmma:
       return "wgmma.wait_group for the first, then a barrier to the second";
+    case AgentKind::kTensorPipe:
+      return "tcgen05.commit after the first, and a wait for its mbarrier before the second";
+    case AgentKind::kTensorLoads:
+    case AgentKind::kTensorStores:
+      return fmt::format("tcgen05.wait::{} in the warp of the first, then a barrier to the second",
+                         agent.kind == AgentKind::kTensorLoads ? "ld" : "st");
     case AgentKind::kBarrier:
       return fmt::format(
           "a wait for phase {} of the mbarrier at shared offset {} before the second",
@@ -120,6 +154,7 @@ std::string Checker::missing(const Conflict& conflict) const {
     default:
       break;
   }
+  if (space_ == Space::kTensor) return "an order between the two";
   const bool async = second.has(AccessRecord::kAsyncProxy) || second.has(AccessRecord::kNoLanes);
   if (first.cluster != second.cluster) {
     return "a release by the first and an acquire by the second at gpu scope, through an atomic";
@@ -140,6 +175,13 @@ Findings::Place Checker::place(const Conflict& conflict) const {
   Findings::Place place;
   place.begin = conflict.address;
   place.end = conflict.address + conflict.bytes;
+  if (space_ == Space::kTensor) {
+    place.space = fmt::format("tensor memory of {}", cta_name(conflict_cluster_, conflict_rank_));
+    place.unit = "columns";
+    place.begin = conflict.address / model::kTmemLanes;
+    place.end = place.begin + 1;
+    return place;
+  }
   if (space_ == Space::kShared) {
     place.space = fmt::format("shared memory of {}", cta_name(conflict_cluster_, conflict_rank_));
     return place;
@@ -157,12 +199,14 @@ void Checker::conflict(const Conflict& conflict) {
   const AccessRecord& first = conflict.first;
   const AccessRecord& second = conflict.second;
   const bool unordered = conflict.order == Order::kUnordered;
+  const bool tensor = space_ == Space::kTensor;
   // A read before a write of the async proxy: completion orders it in practice.
   if (conflict.order == Order::kUnfencedByOwner && !conflict.first_writes) return;
   Findings::Finding finding;
-  if (conflict.order == Order::kUnfencedByOwner ||
+  if (conflict.order == Order::kUnfencedByOwner || conflict.order == Order::kIssueOrder ||
+      conflict.order == Order::kExecutionOrder ||
       (conflict.order == Order::kUnfenced && !conflict.first_writes)) {
-    finding.level = HazardLevel::kWarning;
+    finding.level = practice();
   }
   // Lanes of one instruction, which may have come to it one after the other.
   const bool same_instruction = unordered && first.line == second.line &&
@@ -170,7 +214,11 @@ void Checker::conflict(const Conflict& conflict) {
                                 first.clock == second.clock && conflict.first_writes &&
                                 conflict.second_writes && !second.has(AccessRecord::kNoLanes);
   if (same_instruction) return same_address(second);
-  const Rule rule = unordered ? Rule::kRace : Rule::kProxyFence;
+  const Rule rule = conflict.order == Order::kExecutionOrder ? Rule::kExecutionOrder
+                    : conflict.order == Order::kIssueOrder   ? Rule::kIssueOrder
+                    : unordered                              ? Rule::kRace
+                    : tensor                                 ? Rule::kTensorFence
+                                                             : Rule::kProxyFence;
   const std::uint32_t variant = (conflict.first_writes ? 1u : 0u) |
                                 (conflict.second_writes ? 2u : 0u) |
                                 static_cast<std::uint32_t>(conflict.order) << 2;

@@ -13,7 +13,7 @@ bool has_lane_code(const AccessRecord& record) {
   return !record.has(AccessRecord::kLaneSet) && !record.has(AccessRecord::kNoLanes);
 }
 
-int index_of(Space space) { return space == Space::kShared ? 0 : 1; }
+int index_of(Space space) { return space == Space::kGlobal ? 1 : 0; }
 
 }  // namespace
 
@@ -24,8 +24,8 @@ std::uint32_t lane_code(std::uint32_t lane, std::uint32_t units) {
   return lane * kSpread[units & 15u];
 }
 
-bool Accessor::same_lane(const AccessRecord& earlier, const AccessRecord& now,
-                         std::uint8_t overlap) const {
+bool MemoryAccessor::same_lane(const AccessRecord& earlier, const AccessRecord& now,
+                               std::uint8_t overlap) const {
   if (warp == nullptr || earlier.cluster != knowledge->known.home()) return false;
   const Agent& agent = (*agents)[earlier.cluster][earlier.agent];
   const bool of_warp = agent.kind == AgentKind::kThreads || agent.kind == AgentKind::kCopies ||
@@ -35,6 +35,7 @@ bool Accessor::same_lane(const AccessRecord& earlier, const AccessRecord& now,
   for (int unit = 0; unit < 4; ++unit) {
     if (((overlap >> unit) & 1u) == 0) continue;
     const std::uint32_t mask = earlier.lane_mask(unit);
+    if (earlier.has(AccessRecord::kTogether) && (now.lane_mask(unit) & ~mask) == 0) continue;
     if (mask != now.lane_mask(unit) || !std::has_single_bit(mask)) return false;
     lanes |= mask;
   }
@@ -46,8 +47,8 @@ bool Accessor::same_lane(const AccessRecord& earlier, const AccessRecord& now,
   return true;
 }
 
-bool Accessor::knows(const VectorClock& clock, const AccessRecord& earlier,
-                     std::uint8_t overlap) const {
+bool MemoryAccessor::knows(const VectorClock& clock, const AccessRecord& earlier,
+                           std::uint8_t overlap) const {
   if (earlier.clock <= clock.at(earlier.cluster, earlier.agent)) return true;
   // Lanes that released on their own.
   std::uint32_t lanes = 0;
@@ -63,10 +64,12 @@ bool Accessor::knows(const VectorClock& clock, const AccessRecord& earlier,
   return true;
 }
 
-Order Accessor::order(const AccessRecord& earlier, const AccessRecord& now,
-                      std::uint8_t overlap) const {
+Order MemoryAccessor::order(const AccessRecord& earlier, const AccessRecord& now,
+                            std::uint8_t overlap) const {
   if (!knows(knowledge->known, earlier, overlap) && !same_lane(earlier, now, overlap)) {
-    return Order::kUnordered;
+    const bool executed =
+        !knowledge->executed.empty() && knows(knowledge->executed, earlier, overlap);
+    return executed ? Order::kExecutionOrder : Order::kUnordered;
   }
   if (!async_proxy || earlier.has(AccessRecord::kAsyncProxy)) return Order::kOrdered;
   const int at = index_of(space);
@@ -75,12 +78,55 @@ Order Accessor::order(const AccessRecord& earlier, const AccessRecord& now,
                                                         : Order::kUnfenced;
 }
 
+// The pairs of section 9.7.16.6.2: they run in the order of their issue.
+bool TensorAccessor::pipelined(const AccessRecord& earlier, const AccessRecord& now) const {
+  constexpr std::uint8_t kAccumulator = AccessRecord::kAccumulator;
+  if (now.lanes == 0) return false;  // cp
+  if (earlier.lanes == 0) return true;
+  return earlier.lanes == now.lanes && earlier.has(kAccumulator) && now.has(kAccumulator);
+}
+
+Order TensorAccessor::order(const AccessRecord& earlier, const AccessRecord& now,
+                            std::uint8_t) const {
+  const auto knows = [&](const VectorClock& clock) {
+    return earlier.clock <= clock.at(earlier.cluster, earlier.agent);
+  };
+  if (earlier.agent == now.agent && earlier.clock == now.clock) return Order::kOrdered;
+  if (knows(order_->complete)) return Order::kOrdered;
+  const Agent& agent = (*agents_)[earlier.cluster][earlier.agent];
+  if (agent.place == warp) {
+    const bool loads = agent.kind == AgentKind::kTensorLoads;
+    const bool stores = agent.kind == AgentKind::kTensorStores;
+    if (loads && earlier.clock <= loads_done) return Order::kOrdered;
+    if (stores && earlier.clock <= stores_done) return Order::kOrdered;
+  }
+  const bool finished = knows(knowledge_->tensor.finished);
+  if (synchronous) return finished ? Order::kOrdered : Order::kUnordered;
+  const Agent& own = (*agents_)[now.cluster][now.agent];
+  const bool pipes = agent.kind == AgentKind::kTensorPipe && own.kind == AgentKind::kTensorPipe;
+  const bool pair = pipes && pipelined(earlier, now);
+  if (pipes && earlier.agent == now.agent) return pair ? Order::kOrdered : Order::kIssueOrder;
+  if (pair && knows(order_->issued)) return Order::kOrdered;
+  if (knows(knowledge_->tensor.complete) || (pair && knows(knowledge_->tensor.issued))) {
+    return Order::kNoAfterFence;
+  }
+  return finished ? Order::kNoBeforeFence : Order::kUnordered;
+}
+
 // The common case without any lookup beyond one clock.
 inline bool Shadow::clearly_ordered(const AccessRecord& earlier, const Touch& t) {
   if ((earlier.units & t.record.units) == 0) return true;
   const Accessor& by = t.by;
-  if (earlier.clock > by.knowledge->known.at(earlier.cluster, earlier.agent)) return false;
+  if (earlier.clock > by.sure->at(earlier.cluster, earlier.agent)) return false;
   return !by.async_proxy || earlier.has(AccessRecord::kAsyncProxy);
+}
+
+// A write that has been read since comes before this one where the readers do, unless a proxy fence
+// was missing.
+inline bool Shadow::covered(const AccessRecord& write, std::uint8_t read, const Touch& t) {
+  if (clearly_ordered(write, t)) return true;
+  const bool same_proxy = !t.by.async_proxy || write.has(AccessRecord::kAsyncProxy);
+  return t.write && same_proxy && (write.units & t.record.units & ~read) == 0;
 }
 
 void Shadow::check(const AccessRecord& earlier, bool earlier_writes, const Touch& t,
@@ -99,7 +145,7 @@ void Shadow::check(const AccessRecord& earlier, bool earlier_writes, const Touch
 
 void Shadow::touch_units(Granule& granule, const Touch& t, std::uint32_t unit_bytes) {
   if (granule.extra != 0) return touch_slow(granule, t, unit_bytes);
-  if (!clearly_ordered(granule.write, t)) check(granule.write, true, t, unit_bytes);
+  if (!covered(granule.write, granule.read.units, t)) check(granule.write, true, t, unit_bytes);
   if (t.write) {
     if (!clearly_ordered(granule.read, t)) check(granule.read, false, t, unit_bytes);
     return insert_write(granule, t);
@@ -110,8 +156,13 @@ void Shadow::touch_units(Granule& granule, const Touch& t, std::uint32_t unit_by
 void Shadow::touch_slow(Granule& granule, const Touch& t, std::uint32_t unit_bytes) {
   Extra& extra = *extras_[granule.extra];
   if (extra.split) return touch_split(granule, t);
-  check(granule.write, true, t, unit_bytes);
-  for (const AccessRecord& earlier : extra.writes) check(earlier, true, t, unit_bytes);
+  std::uint8_t read = granule.read.units;
+  for (const AccessRecord& earlier : extra.reads) read |= earlier.units;
+  const auto check_write = [&](const AccessRecord& earlier) {
+    if (!covered(earlier, read, t)) check(earlier, true, t, unit_bytes);
+  };
+  check_write(granule.write);
+  for (const AccessRecord& earlier : extra.writes) check_write(earlier);
   if (!t.write) return insert_read(granule, t);
   check(granule.read, false, t, unit_bytes);
   for (const AccessRecord& earlier : extra.reads) check(earlier, false, t, unit_bytes);
@@ -138,6 +189,11 @@ void Shadow::touch_split(Granule& granule, const Touch& t) {
   drop_extra(granule);
   granule.write = t.record;
   granule.read = {};
+}
+
+void Shadow::forget(Granule& granule) {
+  if (granule.extra != 0) drop_extra(granule);
+  granule = {};
 }
 
 void Shadow::touch_bytes(Granule& granule, std::uint32_t word, const Touch& t) {
@@ -206,7 +262,16 @@ void Shadow::drop_extra(Granule& granule) {
 bool Shadow::outdated(const AccessRecord& earlier, const Touch& t) const {
   if ((earlier.units & ~t.record.units) != 0) return false;
   if (earlier.units == 0) return true;
-  return t.by.order(earlier, t.record, earlier.units) != Order::kUnordered;
+  switch (t.by.order(earlier, t.record, earlier.units)) {
+    case Order::kOrdered:
+    case Order::kUnfenced:
+    case Order::kUnfencedByOwner:
+    case Order::kExecutionOrder:
+    case Order::kIssueOrder:  // whatever waits for the later one has waited for the earlier one
+      return true;
+    default:
+      return false;
+  }
 }
 
 void Shadow::insert_write(Granule& granule, const Touch& t) {

@@ -16,10 +16,12 @@ namespace mxfa::emu::check {
 /// eights of the lanes of a column of tensor memory.
 struct AccessRecord {
   static constexpr std::uint8_t kAsyncProxy = 1;
-  static constexpr std::uint8_t kStrong = 2;    ///< atomic, relaxed, volatile, ...
-  static constexpr std::uint8_t kCtaScope = 4;  ///< strong within its block only
-  static constexpr std::uint8_t kLaneSet = 8;   ///< `lanes` is a mask of lanes for every unit
-  static constexpr std::uint8_t kNoLanes = 16;  ///< `lanes` is who issued: warp | lane << 16
+  static constexpr std::uint8_t kStrong = 2;        ///< atomic, relaxed, volatile, ...
+  static constexpr std::uint8_t kCtaScope = 4;      ///< strong within its block only
+  static constexpr std::uint8_t kLaneSet = 8;       ///< `lanes` is a mask of lanes for every unit
+  static constexpr std::uint8_t kNoLanes = 16;      ///< `lanes` is who issued: warp | lane << 16
+  static constexpr std::uint8_t kTogether = 32;     ///< the lanes of the set did it together
+  static constexpr std::uint8_t kAccumulator = 64;  ///< `lanes` names it, see TensorAccessor
 
   std::uint32_t cluster = 0;
   Clock clock = 0;
@@ -45,21 +47,68 @@ enum class Order : std::uint8_t {
   kUnordered,
   kUnfenced,         ///< ordered, but through no proxy fence
   kUnfencedByOwner,  ///< a proxy fence, but not by the thread whose access it is
+  kExecutionOrder,   ///< only a relaxed cluster barrier, which orders no memory
+  kIssueOrder,       ///< only the order in which one thread has issued its tcgen05 work
+  kNoBeforeFence,    ///< ordered, but for tcgen05.fence::before_thread_sync
+  kNoAfterFence,     ///< ordered, but for tcgen05.fence::after_thread_sync
 };
 
 /// Whoever makes an access now, with what it knows of earlier ones.
-struct Accessor {
-  const Knowledge* knowledge = nullptr;
-  const AgentTables* agents = nullptr;
-  const WarpClock* warp = nullptr;  ///< of a thread's own access: program order counts
-  Space space = Space::kShared;
-  bool async_proxy = false;
+class Accessor {
+ public:
+  virtual Order order(const AccessRecord& earlier, const AccessRecord& now,
+                      std::uint8_t overlap) const = 0;
 
-  Order order(const AccessRecord& earlier, const AccessRecord& now, std::uint8_t overlap) const;
+  const VectorClock* sure = nullptr;  ///< what this covers comes before, without further questions
+  bool async_proxy = false;           ///< but for a proxy fence after accesses of the other proxy
+
+ protected:
+  ~Accessor() = default;
+};
+
+/// Of shared or global memory.
+class MemoryAccessor final : public Accessor {
+ public:
+  MemoryAccessor(const Knowledge& knows, const AgentTables& tables, Space of, bool is_async)
+      : space(of), knowledge(&knows), agents(&tables) {
+    sure = &knows.known;
+    async_proxy = is_async;
+  }
+  Order order(const AccessRecord& earlier, const AccessRecord& now,
+              std::uint8_t overlap) const override;
+
+  Space space;
+  const WarpClock* warp = nullptr;  ///< of a thread's own access: program order counts
 
  private:
+  const Knowledge* knowledge;
+  const AgentTables* agents;
   bool same_lane(const AccessRecord& earlier, const AccessRecord& now, std::uint8_t overlap) const;
   bool knows(const VectorClock& clock, const AccessRecord& earlier, std::uint8_t overlap) const;
+};
+
+/// Of tensor memory, PTX ISA 9.0, section 9.7.16.6. In records of tcgen05.mma, `lanes` names the
+/// accumulator and shape; of cp it is 0.
+class TensorAccessor final : public Accessor {
+ public:
+  TensorAccessor(const TensorOrder& behind, const Knowledge& knows, const AgentTables& tables)
+      : order_(&behind), knowledge_(&knows), agents_(&tables) {
+    sure = &behind.complete;
+  }
+  Order order(const AccessRecord& earlier, const AccessRecord& now,
+              std::uint8_t overlap) const override;
+
+  std::uint32_t warp = 0;  ///< whose loads and stores have been waited for:
+  Clock loads_done = 0;
+  Clock stores_done = 0;
+  bool synchronous = false;  ///< dealloc: needs no tcgen05 fences
+
+ private:
+  bool pipelined(const AccessRecord& earlier, const AccessRecord& now) const;
+
+  const TensorOrder* order_;
+  const Knowledge* knowledge_;
+  const AgentTables* agents_;
 };
 
 /// Where conflicts go.
@@ -71,8 +120,8 @@ class ConflictSink {
     bool first_writes;
     bool second_writes;
     Order order;
-    std::uint64_t address;  ///< of the first byte, or TMEM lane << 32 | column
-    std::uint32_t bytes;
+    std::uint64_t address;  ///< of the first byte; in tensor memory column * 128 + lane
+    std::uint32_t bytes;    ///< or lanes
   };
   virtual void conflict(const Conflict& conflict) = 0;
   /// Do strong accesses of these two count as ordered, by their scopes?
@@ -101,6 +150,10 @@ class Shadow {
   };
   /// Units are the four words of the granule.
   void touch(Granule& granule, const Touch& t) { touch_units(granule, t, 4); }
+  /// Units are the eights of lanes of a lane quarter in one column.
+  void touch_lanes(Granule& granule, const Touch& t) { touch_units(granule, t, 8); }
+  /// As if nothing had touched it.
+  void forget(Granule& granule);
   /// Units are the bytes of word `word`.
   void touch_bytes(Granule& granule, std::uint32_t word, const Touch& t);
 
@@ -118,6 +171,7 @@ class Shadow {
   void check(const AccessRecord& earlier, bool earlier_writes, const Touch& t,
              std::uint32_t unit_bytes);
   static bool clearly_ordered(const AccessRecord& earlier, const Touch& t);
+  static bool covered(const AccessRecord& write, std::uint8_t read, const Touch& t);
   void insert_write(Granule& granule, const Touch& t);
   void insert_read(Granule& granule, const Touch& t);
   bool outdated(const AccessRecord& earlier, const Touch& t) const;
@@ -134,6 +188,18 @@ class FlatGranules {
  public:
   explicit FlatGranules(std::uint64_t bytes) : granules_(bytes / 16 + 1) {}
   Granule& at(std::uint64_t address) { return granules_[address / 16]; }
+
+ private:
+  std::vector<Granule> granules_;
+};
+
+/// Granules of tensor memory: by column and lane quarter.
+class TensorGranules {
+ public:
+  Granule& at(std::uint32_t column, std::uint32_t quarter) {
+    if (granules_.empty()) granules_.resize(4 * 512);
+    return granules_[column * 4 + quarter];
+  }
 
  private:
   std::vector<Granule> granules_;

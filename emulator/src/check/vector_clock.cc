@@ -80,6 +80,8 @@ void Knowledge::join(const Knowledge& other) {
     fenced[space].join(other.fenced[space]);
     fenced_by_owner[space].join(other.fenced_by_owner[space]);
   }
+  executed.join(other.executed);
+  tensor.join(other.tensor);
 }
 
 bool Knowledge::covers(const Knowledge& other) const {
@@ -87,7 +89,8 @@ bool Knowledge::covers(const Knowledge& other) const {
     if (!fenced[space].covers(other.fenced[space])) return false;
     if (!fenced_by_owner[space].covers(other.fenced_by_owner[space])) return false;
   }
-  return known.covers(other.known);
+  return known.covers(other.known) && executed.covers(other.executed) &&
+         tensor.covers(other.tensor);
 }
 
 void Knowledge::meet(const Knowledge& other, const AgentTable& agents) {
@@ -104,6 +107,8 @@ void Knowledge::clear() {
     fenced[space].clear();
     fenced_by_owner[space].clear();
   }
+  executed.clear();
+  tensor.clear();
 }
 
 }  // namespace mxfa::emu::check

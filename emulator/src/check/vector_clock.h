@@ -53,18 +53,50 @@ class VectorClock {
   std::vector<Foreign> foreign_;
 };
 
-enum class Space : std::uint8_t { kShared, kGlobal };
+enum class Space : std::uint8_t { kShared, kGlobal, kTensor };
+
+/// Work of tcgen05 that later work of tcgen05 comes after: work that is complete, and work that has
+/// only been issued, which suffices for the pairs that the ISA calls pipelined.
+struct TensorOrder {
+  explicit TensorOrder(std::uint32_t home = 0) : complete(home), issued(home), finished(home) {}
+  VectorClock complete;
+  VectorClock issued;
+  VectorClock finished;  ///< complete as well, but no tcgen05 fence has let it go
+
+  void join(const TensorOrder& other) {
+    complete.join(other.complete);
+    issued.join(other.issued);
+    finished.join(other.finished);
+  }
+  bool covers(const TensorOrder& other) const {
+    return complete.covers(other.complete) && issued.covers(other.issued) &&
+           finished.covers(other.finished);
+  }
+  bool empty() const { return complete.empty() && issued.empty() && finished.empty(); }
+  void clear() {
+    complete.clear();
+    issued.clear();
+    finished.clear();
+  }
+};
 
 /// Everything that synchronisation carries from one thread to another.
 struct Knowledge {
   explicit Knowledge(std::uint32_t home = 0)
       : known(home),
         fenced{VectorClock(home), VectorClock(home)},
-        fenced_by_owner{VectorClock(home), VectorClock(home)} {}
+        fenced_by_owner{VectorClock(home), VectorClock(home)},
+        executed(home),
+        tensor(home) {}
 
   VectorClock known;
   VectorClock fenced[2];           ///< by Space: a proxy fence follows, by anybody on the way
   VectorClock fenced_by_owner[2];  ///< by whoever made the access
+  VectorClock
+      executed;  ///< came before in time, through a relaxed cluster barrier: no memory order
+  /// What tcgen05.fence::before_thread_sync or .commit has let go, whatever the memory order of the
+  /// synchronisation that carried it; it counts after a fence::after_thread_sync.
+  TensorOrder tensor;
 
   void join(const Knowledge& other);
   bool covers(const Knowledge& other) const;

@@ -24,7 +24,7 @@ std::unique_ptr<Knowledge> copy_of(const std::unique_ptr<Knowledge>& pointer) {
 WarpClock::WarpClock(AgentTable& agents, std::uint32_t warp, std::uint32_t cluster,
                      std::uint32_t lanes)
     : agents_(agents), warp_(warp), cluster_(cluster), threads_(agents.threads_of(warp)) {
-  groups_.push_back({lanes, Knowledge(cluster), nullptr, nullptr, false});
+  groups_.push_back({lanes, Knowledge(cluster), nullptr, nullptr, false, TensorOrder(cluster)});
 }
 
 const WarpClock::Group& WarpClock::group_of(std::uint32_t lane) const {
@@ -40,8 +40,12 @@ void WarpClock::for_groups(std::uint32_t mask, const Visit& visit) {
     if (inside == 0) continue;
     if (inside != groups_[i].mask) {
       groups_[i].mask &= ~inside;
-      Group rest{groups_[i].mask, groups_[i].knowledge, copy_of(groups_[i].fenced_release),
-                 copy_of(groups_[i].observed), groups_[i].fence_is_cta};
+      Group rest{groups_[i].mask,
+                 groups_[i].knowledge,
+                 copy_of(groups_[i].fenced_release),
+                 copy_of(groups_[i].observed),
+                 groups_[i].fence_is_cta,
+                 groups_[i].tensor};
       groups_[i].mask = inside;
       groups_.push_back(std::move(rest));
     }
@@ -131,8 +135,9 @@ void WarpClock::release(std::uint32_t mask, std::uint32_t live, Knowledge& into)
 }
 
 bool WarpClock::has_fenced_release(std::uint32_t mask) const {
-  return std::ranges::any_of(
-      groups_, [&](const Group& g) { return (g.mask & mask) != 0 && g.fenced_release; });
+  return std::ranges::any_of(groups_, [&](const Group& g) {
+    return (g.mask & mask) != 0 && (g.fenced_release || !g.knowledge.tensor.empty());
+  });
 }
 
 bool WarpClock::fence_is_cta(std::uint32_t mask) const {
@@ -143,7 +148,9 @@ bool WarpClock::fence_is_cta(std::uint32_t mask) const {
 void WarpClock::release_fenced(std::uint32_t mask, std::uint32_t live, Knowledge& into) const {
   std::uint32_t lanes = 0;
   for (const Group& group : groups_) {
-    if ((group.mask & mask) == 0 || !group.fenced_release) continue;
+    if ((group.mask & mask) == 0) continue;
+    into.tensor.join(group.knowledge.tensor);
+    if (!group.fenced_release) continue;
     into.join(*group.fenced_release);
     lanes |= group.mask & mask;
   }
@@ -168,7 +175,8 @@ void WarpClock::meet_at(std::uint32_t mask, const Knowledge& from) {
   const auto first = std::ranges::find_if(groups_, plain);
   if (first == groups_.end()) return;
   for (auto it = first + 1; it != groups_.end();) {
-    if (!plain(*it)) {
+    const bool same_order = first->tensor.covers(it->tensor) && it->tensor.covers(first->tensor);
+    if (!plain(*it) || !same_order) {
       ++it;
       continue;
     }
@@ -213,8 +221,50 @@ void WarpClock::thread_fence(std::uint32_t mask, const Fence& fence) {
 }
 
 void WarpClock::observe(std::uint32_t mask, const Knowledge& from) {
-  for_groups(mask,
-             [&](Group& group) { made(group.observed, group.knowledge.known.home()).join(from); });
+  for_groups(mask, [&](Group& group) {
+    made(group.observed, group.knowledge.known.home()).join(from);
+    group.knowledge.tensor.join(from.tensor);
+  });
+}
+
+void WarpClock::wait_accesses(std::uint32_t mask, bool load) {
+  Accesses& accesses = accesses_[load ? 0 : 1];
+  accesses.done = accesses.issued;
+  if (accesses.done == 0) return;
+  const AgentId agent =
+      agents_.of(load ? AgentKind::kTensorLoads : AgentKind::kTensorStores, warp_);
+  for_groups(mask, [&](Group& group) {
+    group.knowledge.known.raise(agent, accesses.done);
+    group.knowledge.tensor.finished.raise(agent, accesses.done);
+  });
+}
+
+void WarpClock::tensor_fence_before(std::uint32_t mask) {
+  for_groups(mask, [&](Group& group) {
+    TensorOrder& order = group.knowledge.tensor;
+    for (const bool load : {true, false}) {
+      const Clock done = accesses_done(load);
+      if (done == 0) continue;
+      order.complete.raise(
+          agents_.of(load ? AgentKind::kTensorLoads : AgentKind::kTensorStores, warp_), done);
+    }
+    for (std::uint32_t rest = group.mask; rest != 0; rest &= rest - 1) {
+      const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
+      if (tensor_issued_[lane] == 0) continue;
+      order.issued.raise(agents_.of(AgentKind::kTensorPipe, warp_ * kLanes + lane),
+                         tensor_issued_[lane]);
+    }
+  });
+}
+
+void WarpClock::tensor_fence_after(std::uint32_t mask) {
+  for_groups(mask, [&](Group& group) { group.tensor.join(group.knowledge.tensor); });
+}
+
+TensorOrder WarpClock::tensor_order() const {
+  TensorOrder all(cluster_);
+  for (const Group& group : groups_) all.join(group.tensor);
+  return all;
 }
 
 void WarpClock::learn(std::uint32_t mask, AgentId agent, Clock clock) {
@@ -225,18 +275,22 @@ void WarpClock::learn(std::uint32_t mask, AgentId agent, Clock clock) {
   for_groups(mask, [&](Group& group) { group.knowledge.known.raise(agent, clock); });
 }
 
-void WarpClock::learn_fenced_release(std::uint32_t mask, AgentId agent, Clock clock) {
+void WarpClock::fence_init(std::uint32_t mask, AgentId barrier, Clock clock) {
   for_groups(mask, [&](Group& group) {
-    made(group.fenced_release, group.knowledge.known.home()).known.raise(agent, clock);
+    Knowledge& released = made(group.fenced_release, cluster_);
+    released.known.raise(barrier, clock);
+    for (Knowledge* knowledge : {&released, &group.knowledge}) {
+      knowledge->fenced[0].raise(barrier, clock);
+      knowledge->fenced_by_owner[0].raise(barrier, clock);
+    }
   });
 }
 
-void WarpClock::learn_fenced(std::uint32_t mask, Space space, AgentId agent, Clock clock) {
-  const int index = space == Space::kShared ? 0 : 1;
-  for_groups(mask, [&](Group& group) {
-    group.knowledge.fenced[index].raise(agent, clock);
-    if (group.fenced_release) group.fenced_release->fenced[index].raise(agent, clock);
-  });
+void WarpClock::release_executed(std::uint32_t mask, std::uint32_t live, Knowledge& into) {
+  Knowledge all(cluster_);
+  release(mask, live, all);
+  into.executed.join(all.known);
+  into.executed.join(all.executed);
 }
 
 }  // namespace mxfa::emu::check

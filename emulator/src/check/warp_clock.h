@@ -22,6 +22,7 @@ class WarpClock {
     std::unique_ptr<Knowledge> fenced_release;
     std::unique_ptr<Knowledge> observed;
     bool fence_is_cta = false;  ///< the fence reaches no further than the block
+    TensorOrder tensor;         ///< what the last fence::after_thread_sync has let in
   };
   struct Fence {
     bool acquires = false;
@@ -49,17 +50,30 @@ class WarpClock {
   void proxy_fence(std::uint32_t mask, bool shared, bool global);
   /// fence.{acquire,release,acq_rel,sc}.
   void thread_fence(std::uint32_t mask, const Fence& fence);
-  /// What a relaxed write releases: what was known and done at the last fence.
+  /// What a relaxed write releases: what was known and done at the last fence, and tcgen05 work.
   void release_fenced(std::uint32_t mask, std::uint32_t live, Knowledge& into) const;
   bool has_fenced_release(std::uint32_t mask) const;
   bool fence_is_cta(std::uint32_t mask) const;
-  /// A strong read of something released.
+  /// A strong read of something released, without memory order of its own.
   void observe(std::uint32_t mask, const Knowledge& from);
   /// Raises what the lanes know of one agent.
   void learn(std::uint32_t mask, AgentId agent, Clock clock);
-  /// As learn(), but only for what a later strong write releases (fence.mbarrier_init).
-  void learn_fenced_release(std::uint32_t mask, AgentId agent, Clock clock);
-  void learn_fenced(std::uint32_t mask, Space space, AgentId agent, Clock clock);
+  /// fence.mbarrier_init for one barrier: the async proxy sees its init, and so does whoever a
+  /// relaxed write of these lanes reaches.
+  void fence_init(std::uint32_t mask, AgentId barrier, Clock clock);
+  /// What the lanes have done and know, as mere execution order.
+  void release_executed(std::uint32_t mask, std::uint32_t live, Knowledge& into);
+
+  // tcgen05. Loads and stores are counted by warp, mma and cp by lane.
+  Clock issue_tensor(std::uint32_t lane) { return ++tensor_issued_[lane]; }
+  Clock tensor_issued(std::uint32_t lane) const { return tensor_issued_[lane]; }
+  Clock issue_access(bool load) { return ++accesses_[load ? 0 : 1].issued; }
+  void wait_accesses(std::uint32_t mask, bool load);
+  Clock accesses_done(bool load) const { return accesses_[load ? 0 : 1].done; }
+  void tensor_fence_before(std::uint32_t mask);
+  void tensor_fence_after(std::uint32_t mask);
+  /// Of all lanes together.
+  TensorOrder tensor_order() const;
 
   /// Asynchronous copies, lane by lane: the clock counts batches, which end at each commit and
   /// wherever else the copies so far are told from later ones.
@@ -99,6 +113,12 @@ class WarpClock {
   Clock now_ = 1;
   std::vector<Group> groups_;
   LaneClocks fenced_[2] = {};  ///< clock of each lane's last proxy fence, by Space
+  struct Accesses {
+    Clock issued = 0;
+    Clock done = 0;
+  };
+  Accesses accesses_[2];  ///< tcgen05.ld, .st
+  LaneClocks tensor_issued_{};
   LaneClocks thread_fence_{};  ///< clock of each lane's last releasing fence
   bool any_fence_ = false;
   std::unique_ptr<GroupCounts> counts_[kGroupKinds];

@@ -51,6 +51,10 @@ void cancel_launch(Context& c, const Inst& in, std::uint32_t mask) {
     }
     Task::Info info{cta.launch.kernel, in.line, "clusterlaunchcontrol.try_cancel"};
     info.issuer = {cta.rank, warp.index(), 1u << lane, in.line};
+    info.observer = cta.launch.observer;
+    if (info.observer != nullptr) {
+      info.observed = info.observer->issue({OpKind::kToBarrier, warp, in, lane, barrier});
+    }
     cta.async.push(std::make_unique<Task>(
         info, [&cta, all = in.a != 0, to = to.offset, barrier = barrier.offset] {
           const Response response = cancel(cta);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "async/async_op.h"
 #include "exec/access.h"
@@ -51,6 +52,10 @@ enum class OpKind : std::uint8_t {
   kStoreWrite,  ///< and writes its destination
   kCopy,        ///< cp.async
   kMatrix,      ///< wgmma
+  kTensorMma,   ///< tcgen05.mma and .cp: tcgen05.commit
+  kTensorCopy,
+  kTensorLoad,  ///< tcgen05.ld, .st: their waits
+  kTensorStore,
 };
 enum class CopyGroup : std::uint8_t { kBulk, kCopyAsync };
 
@@ -141,6 +146,27 @@ class Observer {
   virtual void wgmma_wait(Warp& warp, const ir::Inst& in, bool done, std::uint64_t completed) = 0;
   /// Another instruction that names registers of wgmma; before it runs.
   virtual void matrix_registers(Warp& warp, const ir::Inst& in) = 0;
+
+  // ---- tcgen05 ---------------------------------------------------------------------------------
+  struct TensorWork {
+    OpKind kind;
+    Warp& warp;
+    const ir::Inst& in;
+    int lane = -1;                  ///< of mma and cp
+    std::uint32_t accumulator = 0;  ///< of mma: tells accumulator and shape apart, not 0
+  };
+  virtual ObservedOpPtr tensor_issue(const TensorWork& work) = 0;
+  virtual ObservedOpPtr tensor_commit(Warp& warp, const ir::Inst& in, int lane) = 0;
+  /// Before the arrival itself.
+  virtual void tensor_arrive(ObservedOp& commit, const SharedPlace& place) = 0;
+  virtual void tensor_wait(Warp& warp, const ir::Inst& in, bool loads, bool done) = 0;
+  virtual void tensor_fence(Warp& warp, std::uint32_t mask, bool after) = 0;
+  virtual void tensor_free(Warp& warp, const ir::Inst& in, const model::TmemRange& range) = 0;
+  /// What the operation between enter() and leave() touches.
+  virtual void touches(Cluster& cluster, const std::vector<async::Touch>& touches) = 0;
+  /// All lanes of the warp together write shared memory (tcgen05.alloc).
+  virtual void write_together(Warp& warp, const ir::Inst& in, const SharedPlace& place,
+                              std::uint32_t bytes) = 0;
 };
 
 /// The operation's accesses while this lives.

@@ -23,6 +23,11 @@ void unwritten(Observer* observer, const char* where, const std::string& what) {
 void Task::complete() {
   const ObservedScope scope(info_.observer, info_.observed.get());
   try {
+    if (info_.observed && info_.observed_cluster != nullptr) {
+      std::vector<async::Touch> touches;
+      info_.touches(touches);
+      info_.observer->touches(*info_.observed_cluster, touches);
+    }
     effect_();
   } catch (const PtxError&) {
     throw;

@@ -24,6 +24,7 @@ class Task : public async::AsyncOp {
     std::function<void(std::vector<async::Touch>&)> touches{};
     Observer* observer = nullptr;
     ObservedOpPtr observed{};
+    Cluster* observed_cluster = nullptr;  ///< where `touches` are to be reported
   };
   Task(Info info, std::function<void()> effect, std::function<bool()> ready = {})
       : info_(std::move(info)), effect_(std::move(effect)), ready_(std::move(ready)) {}

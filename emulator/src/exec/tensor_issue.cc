@@ -49,7 +49,14 @@ class TensorIssue {
   }
 
   using Touches = std::function<void(std::vector<async::Touch>&)>;
-  void push(const char* what, std::function<void()> effect, Touches touches) const {
+  Observer* observer() const { return cta_.launch.observer; }
+  ObservedOpPtr observe(OpKind kind, std::uint32_t accumulator = 0) const {
+    if (observer() == nullptr) return nullptr;
+    return observer()->tensor_issue({kind, warp_, in_, lane_, accumulator});
+  }
+
+  void push(const char* what, std::function<void()> effect, Touches touches,
+            ObservedOpPtr observed = nullptr) const {
     TensorOrder& order = cta_.cluster.tensor_order;
     LaneTensor& own = state();
     const std::uint64_t id = order.next++;
@@ -62,6 +69,9 @@ class TensorIssue {
     Task::Info info{cta_.launch.kernel, in_.line, what, channel, true};
     info.issuer = {cta_.rank, warp_.index(), 1u << lane_, in_.line};
     info.touches = std::move(touches);
+    info.observer = observer();
+    info.observed = std::move(observed);
+    if (info.observed) info.observed_cluster = &cta_.cluster;
     cta_.async.push(std::make_unique<Task>(
         std::move(info),
         [&order, id, effect = std::move(effect)] {
@@ -89,8 +99,10 @@ void for_lanes(std::uint32_t mask, const Visit& visit) {
 
 model::SmemView smem_of(Cta& cta) {
   if (cta.exited()) model::fault("tcgen05 operand", "a block that has not exited", cta.name());
+  // An observer has looked at the bytes already.
+  const bool check = cta.launch.checks.uninitialised && cta.launch.observer == nullptr;
   return {std::span<const std::byte>(cta.smem.data(), cta.smem.size()),
-          cta.launch.checks.uninitialised ? cta.smem.init().words() : nullptr};
+          check ? cta.smem.init().words() : nullptr};
 }
 
 // ---- mma --------------------------------------------------------------------------------------
@@ -152,6 +164,13 @@ void execute_mma(Cta& issuer, const model::Tcgen05Mma& mma, const std::vector<Ct
   model::tcgen05_mma(mma, parts, issuer.mma);
 }
 
+/// Tells accumulators and shapes apart; never 0.
+std::uint32_t accumulator_of(const model::Tcgen05Mma& mma) {
+  const model::TmemAddress d = model::decode_tmem_address(mma.d);
+  return d.column | d.lane << 9 | mma.idesc.n / 8 << 16 | mma.idesc.m / 16 << 22 |
+         static_cast<std::uint32_t>(mma.idesc.kind) << 28;
+}
+
 // ---- cp ---------------------------------------------------------------------------------------
 
 void touch_copy(const model::TensorCopy& copy, const std::vector<Cta*>& ctas,
@@ -166,20 +185,23 @@ void touch_copy(const model::TensorCopy& copy, const std::vector<Cta*>& ctas,
 
 // ---- commit -----------------------------------------------------------------------------------
 
-void arrive(const SharedPlace& barrier) {
+void arrive(const SharedPlace& barrier, const Task::Info& info) {
   if (barrier.cta->exited()) {
     model::fault("tcgen05.commit", "a block that has not exited", barrier.cta->name());
   }
-  barrier.cta->mbarriers.at(barrier.offset, "tcgen05.commit").arrive();
+  model::Mbarrier& at = barrier.cta->mbarriers.at(barrier.offset, "tcgen05.commit");
+  if (info.observer != nullptr) info.observer->tensor_arrive(*info.observed, barrier);
+  if (at.arrive().completed && info.observer != nullptr) info.observer->mbarrier_phase(barrier);
   update_image(barrier);
   ++barrier.cta->cluster.progress.count;
 }
 
 // Each CTA's barrier learns of it in its own time.
 void arrive_everywhere(const Task::Info& info, const std::vector<SharedPlace>& barriers) {
-  if (barriers.size() == 1) return arrive(barriers[0]);
+  if (barriers.size() == 1) return arrive(barriers[0], info);
   for (const SharedPlace& barrier : barriers) {
-    barrier.cta->async.push(std::make_unique<Task>(info, [barrier] { arrive(barrier); }));
+    barrier.cta->async.push(
+        std::make_unique<Task>(info, [barrier, info] { arrive(barrier, info); }));
   }
 }
 
@@ -194,7 +216,8 @@ void tensor_mma(Context& c, const Inst& in, std::uint32_t mask) {
     const std::vector<Cta*> ctas = issue.ctas(spec.cta_group);
     issue.push(
         "tcgen05.mma", [&cta = issue.cta(), mma, ctas] { execute_mma(cta, mma, ctas); },
-        [mma, ctas](std::vector<async::Touch>& out) { touch_mma(mma, ctas, out); });
+        [mma, ctas](std::vector<async::Touch>& out) { touch_mma(mma, ctas, out); },
+        issue.observe(OpKind::kTensorMma, accumulator_of(mma)));
   });
 }
 
@@ -211,7 +234,8 @@ void tensor_copy(Context& c, const Inst& in, std::uint32_t mask) {
         [copy, ctas] {
           for (Cta* cta : ctas) model::tcgen05_cp(copy, smem_of(*cta), cta->tensor().memory);
         },
-        [copy, ctas](std::vector<async::Touch>& out) { touch_copy(copy, ctas, out); });
+        [copy, ctas](std::vector<async::Touch>& out) { touch_copy(copy, ctas, out); },
+        issue.observe(OpKind::kTensorCopy));
   });
 }
 
@@ -235,6 +259,10 @@ void tensor_commit(Context& c, const Inst& in, std::uint32_t mask) {
     }
     Task::Info arrival{issue.cta().launch.kernel, in.line, "arrival of tcgen05.commit"};
     arrival.issuer = {issue.cta().rank, warp.index(), 1u << lane, in.line};
+    arrival.observer = issue.observer();
+    if (arrival.observer != nullptr) {
+      arrival.observed = arrival.observer->tensor_commit(warp, in, lane);
+    }
     issue.push("tcgen05.commit",
                [arrival = std::move(arrival), barriers = std::move(barriers)] {
                  arrive_everywhere(arrival, barriers);

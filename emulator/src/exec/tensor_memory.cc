@@ -118,7 +118,12 @@ class Allocation {
   void release(Cta& cta) const {
     model::TensorMemory& memory = cta.tensor().memory;
     if (op_ == TensorAllocOp::kRelinquish) return memory.relinquish();
-    memory.dealloc(uniform(warp_, in_, in_.op[3], "the tensor memory address"), columns_);
+    const std::uint32_t address = uniform(warp_, in_, in_.op[3], "the tensor memory address");
+    memory.dealloc(address, columns_);
+    if (Observer* observer = cta.launch.observer) {
+      const std::uint32_t column = model::decode_tmem_address(address).column;
+      observer->tensor_free(warp_, in_, {0, model::kTmemLanes, column, columns_});
+    }
     ++cta.cluster.progress.count;
   }
 
@@ -135,6 +140,9 @@ class Allocation {
     std::array<std::byte, 4> bytes;
     std::memcpy(bytes.data(), &address, sizeof(address));
     SharedView(cta_).write(place.offset, bytes);
+    if (Observer* observer = cta_.launch.observer) {
+      observer->write_together(warp_, in_, place, sizeof(address));
+    }
     ++cta_.cluster.progress.count;
   }
 
@@ -192,6 +200,12 @@ struct AccessIssue {
         out.push_back(async::Touch::tensor(cta, range, writes));
       }
     };
+    result.observer = warp.cta().launch.observer;
+    if (result.observer != nullptr) {
+      result.observed = result.observer->tensor_issue(
+          {writes ? OpKind::kTensorStore : OpKind::kTensorLoad, warp, in});
+      result.observed_cluster = &warp.cta().cluster;
+    }
     return result;
   }
 };
@@ -277,13 +291,18 @@ void tensor_store(Context& c, const Inst& in, std::uint32_t mask) {
 
 void tensor_wait(Context& c, const Inst& in, std::uint32_t) {
   Warp& warp = static_cast<Warp&>(c);
-  if ((in.a == 0 ? warp.tensor_loads : warp.tensor_stores) != 0) return warp.retry();
+  const bool done = (in.a == 0 ? warp.tensor_loads : warp.tensor_stores) == 0;
+  Observer* observer = warp.cta().launch.observer;
+  if (observer != nullptr) observer->tensor_wait(warp, in, in.a == 0, done);
+  if (!done) return warp.retry();
   if (in.a == 0) warp.held.release(ir::RegisterOwner::kTensorLoad, 1);
 }
 
 void tensor_fence(Context& c, const Inst& in, std::uint32_t mask) {
   Warp& warp = static_cast<Warp&>(c);
   TensorOrder& order = warp.cta().cluster.tensor_order;
+  Observer* observer = warp.cta().launch.observer;
+  if (observer != nullptr) observer->tensor_fence(warp, mask, in.a != 0);
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     LaneTensor& lane = warp.lane_async(std::countr_zero(rest)).tensor;
     if (in.a == 0) {
