@@ -43,7 +43,11 @@ LaunchStats Scheduler::run() {
     admit();
     if (residents_.empty()) return stats_;
     if (team_.cancelled.load(std::memory_order_relaxed)) return stats_;
-    if (options_.policy == Policy::kEarliest) complete_all_async();
+    if (options_.policy == Policy::kEarliest) {
+      complete_all_async();
+      retire();
+      if (residents_.empty()) continue;
+    }
     const Choice choice = choose();
     if (choice.agent != nullptr) {
       run_agent(*choice.agent);
