@@ -23,34 +23,6 @@ attention::AttentionProblem problem_of(const CrossAttentionInputs& inputs, std::
           .softmax_scale = inputs.softmax_scale};
 }
 
-void validate_inputs(const CrossAttentionInputs& inputs) {
-  core::expect(!inputs.cu_seqlens_k.empty(), "cu_seqlens_k", "batch + 1 offsets", "none");
-  const attention::AttentionProblem problem = problem_of(inputs, inputs.kv.rows);
-  attention::validate(problem);
-  const std::int64_t dim = inputs.seeds.cols;
-  core::expect(dim >= 1, "seeds", "at least one column", core::text(dim));
-  const std::int64_t width_q = inputs.num_heads * inputs.head_dim;
-  const std::int64_t width_k = inputs.num_heads_kv * inputs.head_dim;
-  const auto expect_shape = [](const Matrix<double>& matrix, const char* name, std::int64_t rows,
-                               std::int64_t cols) {
-    core::expect(matrix.rows == rows && matrix.cols == cols, name,
-                 fmt::format("[{}, {}]", rows, cols),
-                 fmt::format("[{}, {}]", matrix.rows, matrix.cols));
-  };
-  const auto expect_dim = [&](const std::vector<double>& weight, const char* name) {
-    core::expect(std::int64_t(weight.size()) == dim, name, fmt::format("[{}]", dim),
-                 fmt::format("[{}]", weight.size()));
-  };
-  expect_dim(inputs.seed_norm_weight, "seed_norm_weight");
-  expect_dim(inputs.kv_norm_weight, "kv_norm_weight");
-  expect_shape(inputs.kv, "kv", inputs.kv.rows, dim);
-  expect_shape(inputs.wq, "wq", width_q, dim);
-  expect_shape(inputs.wk, "wk", width_k, dim);
-  expect_shape(inputs.wv, "wv", width_k, dim);
-  expect_shape(inputs.wo, "wo", dim, width_q);
-  if (inputs.dy.cols != 0) expect_shape(inputs.dy, "dy", problem.rows_o(), dim);
-}
-
 Matrix<double> as_matrix(std::int64_t rows, std::int64_t cols, std::vector<double> values) {
   Matrix<double> result;
   result.rows = rows;
@@ -107,8 +79,36 @@ void backward(const CrossAttentionInputs& inputs, const Saved& saved, CrossAtten
 
 }  // namespace
 
+void validate(const CrossAttentionInputs& inputs) {
+  core::expect(!inputs.cu_seqlens_k.empty(), "cu_seqlens_k", "batch + 1 offsets", "none");
+  const attention::AttentionProblem problem = problem_of(inputs, inputs.kv.rows);
+  attention::validate(problem);
+  const std::int64_t dim = inputs.seeds.cols;
+  core::expect(dim >= 1, "seeds", "at least one column", core::text(dim));
+  const std::int64_t width_q = inputs.num_heads * inputs.head_dim;
+  const std::int64_t width_k = inputs.num_heads_kv * inputs.head_dim;
+  const auto expect_shape = [](const Matrix<double>& matrix, const char* name, std::int64_t rows,
+                               std::int64_t cols) {
+    core::expect(matrix.rows == rows && matrix.cols == cols, name,
+                 fmt::format("[{}, {}]", rows, cols),
+                 fmt::format("[{}, {}]", matrix.rows, matrix.cols));
+  };
+  const auto expect_dim = [&](const std::vector<double>& weight, const char* name) {
+    core::expect(std::int64_t(weight.size()) == dim, name, fmt::format("[{}]", dim),
+                 fmt::format("[{}]", weight.size()));
+  };
+  expect_dim(inputs.seed_norm_weight, "seed_norm_weight");
+  expect_dim(inputs.kv_norm_weight, "kv_norm_weight");
+  expect_shape(inputs.kv, "kv", inputs.kv.rows, dim);
+  expect_shape(inputs.wq, "wq", width_q, dim);
+  expect_shape(inputs.wk, "wk", width_k, dim);
+  expect_shape(inputs.wv, "wv", width_k, dim);
+  expect_shape(inputs.wo, "wo", dim, width_q);
+  if (inputs.dy.cols != 0) expect_shape(inputs.dy, "dy", problem.rows_o(), dim);
+}
+
 CrossAttentionResult cross_attention(const CrossAttentionInputs& inputs) {
-  validate_inputs(inputs);
+  validate(inputs);
   Saved saved{.kv = inputs.kv, .seed_rstd = {}, .kv_rstd = {}};
   resize_rows(saved.kv, inputs.cu_seqlens_k.back());
   const attention::AttentionProblem problem = problem_of(inputs, saved.kv.rows);

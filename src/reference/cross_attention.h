@@ -109,8 +109,11 @@ inline constexpr std::array<CrossAttentionTensor, 24> kCrossAttentionTensors{{
     {"dwo", &CrossAttentionResult::dwo},
 }};
 
-/// Throws Error naming the argument whose shape does not fit. Rows of kv behind the last sequence
-/// are slack: they are not read, and their rows of every result are 0.
+/// Throws Error naming the argument whose shape does not fit.
+void validate(const CrossAttentionInputs& inputs);
+
+/// Validates first. Rows of kv behind the last sequence are slack: they are not read, and their
+/// rows of every result are 0.
 CrossAttentionResult cross_attention(const CrossAttentionInputs& inputs);
 
 }  // namespace mxfa::reference
