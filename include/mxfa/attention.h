@@ -15,11 +15,7 @@
 /// dK = softmax_scale * dS^T Q.
 namespace mxfa::attention {
 
-enum class Backend : std::uint8_t {
-  kCpu,        ///< host memory, all cores
-  kHopper,     ///< refused with Error(kUnsupported) by builds without its kernels
-  kBlackwell,  ///< likewise
-};
+using mxfa::Backend;
 
 enum class Precision : std::uint8_t {
   kMxfp8,
@@ -67,16 +63,11 @@ struct Options {
 BlockShape operand_shape(const Options& options);
 BlockShape dout_shape(const Options& options);
 
-/// A tensor of values, or of MXFP8 payload with its scales.
-struct Tensor {
-  /// kBF16, kF16 or kF32 (inputs are rounded to BF16 first), or kE4M3 payload; any strides.
-  TensorView values = {};
-  /// kE4M3 only: kE8M0 or kU8, scale_shape() of operand_shape(), dout_shape() or (outputs and `o`)
-  /// options.output_shape, ScaleLayout::kRowMajor, groups counted from each sequence's first row.
-  TensorView scales = {};
-
-  bool given() const { return values.rank > 0; }
-};
+/// values: kBF16, kF16 or kF32 (inputs are rounded to BF16 first), or kE4M3 payload; any strides.
+/// scales, for kE4M3 only: kE8M0 or kU8, scale_shape() of operand_shape(), dout_shape() or (outputs
+/// and `o`) options.output_shape, ScaleLayout::kRowMajor, groups counted from each sequence's first
+/// row.
+using mxfa::Tensor;
 
 /// rows_o = total_q, or batch * total_q where q is broadcast. Query head h reads the kv head
 /// h / (num_heads / num_heads_kv). head_dim: a multiple of 8 up to 128.
@@ -105,6 +96,12 @@ struct BackwardArgs {
   Tensor dq;  ///< [total_q, num_heads, head_dim]
   Tensor dk;  ///< [total_k, num_heads_kv, head_dim], summed over the query heads that read it
   Tensor dv;  ///< [total_k, num_heads_kv, head_dim], likewise
+  /// out, optional: kF32 [num_heads, rows_o], rowsum(dout * o) as dS takes it; 0 behind the last
+  /// sequence.
+  TensorView delta = {};
+  /// out, optional, only where q is broadcast and dq is given: kF32 or kBF16 [rows_o, num_heads,
+  /// head_dim], dq of each sequence before it is summed over the batch.
+  TensorView dq_seq = {};
 };
 
 /// Bytes of scratch that a call uses beside its arguments: copies of operands that arrive in

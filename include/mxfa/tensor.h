@@ -29,6 +29,14 @@ struct TensorView {
   std::span<const std::int64_t> dims() const { return {shape.data(), std::size_t(rank)}; }
 };
 
+/// A tensor of values, or of MXFP8 payload with its scales.
+struct Tensor {
+  TensorView values = {};
+  TensorView scales = {};  ///< kE4M3 values only
+
+  bool given() const { return values.rank > 0; }
+};
+
 /// A row-major view. Throws Error where rank exceeds kMaxRank or an extent is negative.
 TensorView make_tensor(void* data, DType dtype, std::span<const std::int64_t> shape);
 TensorView make_tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape);

@@ -20,6 +20,13 @@ enum class DType : std::uint8_t {
   kU8,
 };
 
+/// The machine that an operation runs on, and whose memory its tensors are in.
+enum class Backend : std::uint8_t {
+  kCpu,        ///< host memory, all cores
+  kHopper,     ///< refused with Error(kUnsupported) by builds without its kernels
+  kBlackwell,  ///< likewise
+};
+
 /// Size of one element in bytes.
 std::size_t dtype_size(DType dtype);
 /// Short lower-case name, as in messages ("bf16", "e4m3").

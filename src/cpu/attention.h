@@ -51,6 +51,8 @@ struct BackwardCall {
   RowValues lse = {};
   RowValues row_max = {};  ///< Hopper only
   Target dq = {}, dk = {}, dv = {};
+  RowValues delta = {};      ///< out; data null: not wanted
+  Target dq_seq = {};        ///< out, where q is broadcast: dq of each sequence
   float* dq_sums = nullptr;  ///< dq_sums_elems() of them
 };
 /// Key chunks that a sequence's keys are cut into, each worked on by one thread at a time. A

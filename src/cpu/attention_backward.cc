@@ -130,12 +130,15 @@ void BackwardUnit::row_constants(std::int64_t h, HeadRows& dout_p, HeadRows& dou
   std::fill_n(unfold, rows_, 1.0f);
   HeadRows o(call_.o, chunk_.sequence, head);
   const bool folds = call_.arithmetic.hopper && !call_.arithmetic.bf16;
+  // One of the sequence's chunks writes it: the one with the first keys.
+  const bool writes_delta = call_.delta.data != nullptr && chunk_.tile_begin == 0;
   constexpr int kNone = -1000;
   int anchor = kNone;
   for (std::int64_t i = 0; i < sequence_.seqlen_q; ++i) {
     o.read_float(i, false, s_.o_row.data());
     dout_p.read_float(i, true, s_.dout_row.data());
     delta[i] = mx::row_sum::row_delta(s_.dout_row.data(), s_.o_row.data(), nullptr, dim_);
+    if (writes_delta) call_.delta.at(head, sequence_.o_begin + i) = delta[i];
     if (!has_keys(head, i)) continue;
     const std::int64_t row = sequence_.o_begin + i;
     bias[i] = -(call_.lse.at(head, row) * kLog2e);

@@ -43,6 +43,20 @@ std::vector<KeyChunk> make_chunks(const attention::AttentionProblem& problem) {
   return result;
 }
 
+/// 0 in sequences without keys, which may have no chunk.
+void clear_delta(const BackwardCall& call) {
+  if (call.delta.data == nullptr) return;
+  for (std::int64_t s = 0; s < call.problem.batch; ++s) {
+    const attention::Sequence sequence = call.problem.seqlens().at(s);
+    if (sequence.seqlen_k > 0) continue;
+    for (std::int64_t head = 0; head < call.problem.num_heads; ++head) {
+      for (std::int64_t i = 0; i < sequence.seqlen_q; ++i) {
+        call.delta.at(head, sequence.o_begin + i) = 0;
+      }
+    }
+  }
+}
+
 /// Adds the chunks' dQ, and the batch's where q is broadcast, in ascending order.
 class DqSum {
  public:
@@ -63,7 +77,7 @@ class DqSum {
       for (std::int64_t row = 0; row < seqlen; row += kRows) parts.push_back({sequence, row});
     }
     struct Scratch {
-      std::vector<float> rows;
+      std::vector<float> rows, sequence;
     };
     for_each_unit<Scratch>(std::ssize(parts), [&](Scratch& scratch, std::int64_t i) {
       const Part& part = parts[static_cast<std::size_t>(i)];
@@ -71,10 +85,15 @@ class DqSum {
           problem_.broadcast_q ? problem_.total_q : problem_.seqlens().at(part.sequence).seqlen_q;
       const std::int64_t rows = std::min(kRows, seqlen - part.row);
       for (std::int64_t head = 0; head < problem_.num_heads; ++head) {
-        scratch.rows.assign(static_cast<std::size_t>(rows * problem_.head_dim), 0.0f);
+        const std::int64_t count = rows * problem_.head_dim;
+        scratch.rows.assign(static_cast<std::size_t>(count), 0.0f);
         if (problem_.broadcast_q) {
           for (std::int64_t s = 0; s < problem_.batch; ++s) {
-            add(s, head, part.row, rows, scratch.rows);
+            scratch.sequence.assign(static_cast<std::size_t>(count), 0.0f);
+            add(s, head, part.row, rows, scratch.sequence);
+            write_rows(call_.dq_seq, {s, head}, part.row, rows, scratch.sequence.data(),
+                       problem_.head_dim);
+            for (std::int64_t c = 0; c < count; ++c) scratch.rows[c] += scratch.sequence[c];
           }
         } else {
           add(part.sequence, head, part.row, rows, scratch.rows);
@@ -127,11 +146,14 @@ std::int64_t dq_sums_elems(const attention::AttentionProblem& problem) {
 }
 
 void attention_backward(const BackwardCall& call) {
+  clear_delta(call);
   const std::vector<KeyChunk> chunks = make_chunks(call.problem);
   for_each_unit<BackwardScratch>(std::ssize(chunks), [&](BackwardScratch& scratch, std::int64_t i) {
     BackwardUnit(call, chunks[static_cast<std::size_t>(i)], scratch).run();
   });
-  if (call.dq_sums != nullptr && call.dq.data != nullptr) DqSum(call).run();
+  // Of a broadcast q even where no sequence adds to it.
+  const bool has_sums = call.dq_sums != nullptr || call.problem.broadcast_q;
+  if (has_sums && call.dq.data != nullptr) DqSum(call).run();
 }
 
 }  // namespace mxfa::cpu

@@ -13,8 +13,9 @@ namespace mxfa::cpu {
 
 /// A [rows, cols] matrix: rows are tokens (or a weight's output features).
 struct MatrixOperand {
-  TensorView values;  ///< kE4M3, kBF16 or kF32 (rounded to BF16 when read) [rows, cols]; or
-                      ///< [tokens, heads, head_dim], read as [tokens, heads * head_dim]
+  /// kE4M3, kBF16, or kF16 and kF32 (rounded to BF16 when read) [rows, cols]; or [tokens, heads,
+  /// head_dim], read as [tokens, heads * head_dim].
+  TensorView values;
   /// kE4M3 only: row-major kE8M0 scales of `block_shape`, as mxfa::quantize() writes them.
   TensorView scales = {};
   BlockShape block_shape = BlockShape::k32x32;
@@ -46,9 +47,9 @@ struct GemmQuantizeSpec {
   std::span<const std::int32_t> cu_seqlens = {};
 };
 
-/// y = x w^T, x [tokens, k], w [num_heads * head_dim, k]: one pass, each group of 32 tokens is
-/// quantized from its FP32 sums while they are hot. Tokens behind the last sequence get payload 0,
-/// and scale 0 where they have one.
+/// y = x w^T, x [tokens, k], w [num_heads * head_dim, k] after its own transposition: one pass,
+/// each group of 32 tokens is quantized from its FP32 sums while they are hot. Tokens behind the
+/// last sequence get payload 0, and scale 0 where they have one.
 void gemm_quantize(const MatrixOperand& x, const MatrixOperand& w, const GemmQuantizeSpec& spec,
                    const GemmQuantizeOutputs& outputs);
 

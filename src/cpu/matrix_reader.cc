@@ -16,8 +16,9 @@ MatrixReader::MatrixReader(const MatrixOperand& operand, std::string_view name)
   const TensorView& values = operand.values;
   core::expect(values.rank == 2 || values.rank == 3, name,
                "[rows, cols] or [tokens, heads, head_dim]", core::text(values));
-  core::expect(dtype_ == DType::kE4M3 || dtype_ == DType::kBF16 || dtype_ == DType::kF32, name,
-               "e4m3, bf16 or f32", core::text(values));
+  const bool known = dtype_ == DType::kE4M3 || dtype_ == DType::kBF16 || dtype_ == DType::kF16 ||
+                     dtype_ == DType::kF32;
+  core::expect(known, name, "e4m3, bf16, f16 or f32", core::text(values));
   core::expect(data_ != nullptr || values.num_elements() == 0, name, "data", "a null pointer");
   const int last = values.rank - 1;
   rows_ = values.shape[0];
@@ -93,6 +94,11 @@ void MatrixReader::read_row(std::int64_t row, const Region& region, const float*
     } else if (dtype_ == DType::kBF16) {
       const auto* from = static_cast<const std::uint16_t*>(data_) + at;
       for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * col_stride_];
+    } else if (dtype_ == DType::kF16) {
+      const auto* from = static_cast<const std::uint16_t*>(data_) + at;
+      for (std::int64_t i = 0; i < count; ++i) {
+        to[i] = mx::encode_bf16(mx::decode_f16(from[i * col_stride_]));
+      }
     } else {
       const float* from = static_cast<const float*>(data_) + at;
       if (col_stride_ == 1) {

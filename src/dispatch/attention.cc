@@ -1,17 +1,16 @@
 #include "mxfa/attention.h"
 
 #include <limits>
-#include <memory>
-#include <new>
 
 #include "core/check.h"
+#include "core/workspace.h"
 #include "dispatch/attention_operands.h"
 #include "dispatch/validate.h"
 
 namespace mxfa::attention {
 namespace {
 
-using dispatch::Arena;
+using core::Arena;
 using dispatch::AttentionShape;
 using dispatch::OperandMaker;
 using dispatch::Role;
@@ -19,11 +18,7 @@ using dispatch::Role;
 bool is_bf16(const Options& options) { return options.precision == Precision::kBf16; }
 
 void check_options(const Options& options) {
-  if (options.backend != Backend::kCpu) {
-    throw Error(ErrorKind::kUnsupported,
-                fmt::format("backend: expected cpu, got {} (no kernels of it in this build)",
-                            options.backend == Backend::kHopper ? "hopper" : "blackwell"));
-  }
+  dispatch::check_backend(options.backend);
   core::expect(options.precision == Precision::kMxfp8 || is_bf16(options), "precision",
                "mxfp8 or bf16", core::text(static_cast<std::int64_t>(options.precision)));
   core::expect(options.recipe == Recipe::kBlackwell || options.recipe == Recipe::kHopper, "recipe",
@@ -105,6 +100,12 @@ void check_backward(const BackwardArgs& args, const AttentionShape& shape, const
     role.block_shape = options.output_shape;
     dispatch::check_output_tensor(*tensor, role, dim);
   }
+  if (args.delta.rank > 0) dispatch::check_row_values(args.delta, "delta", shape.problem, true);
+  if (args.dq_seq.rank > 0) {
+    core::expect(options.broadcast_q && args.dq.given(), "dq_seq",
+                 "none unless q is broadcast and dq is given", core::text(args.dq_seq));
+    dispatch::check_output_tensor({args.dq_seq, {}}, dispatch::o_role(shape, "dq_seq", {}), dim);
+  }
   if (!args.dq.given()) return;
   Role role = q;
   role.name = "dq";
@@ -158,6 +159,9 @@ cpu::BackwardCall make_call(const BackwardArgs& args, const AttentionShape& shap
   call.dq = dispatch::make_target(args.dq, gradient_role(q, options), options.scale_rule);
   call.dk = dispatch::make_target(args.dk, gradient_role(k, options), options.scale_rule);
   call.dv = dispatch::make_target(args.dv, gradient_role(v, options), options.scale_rule);
+  if (args.delta.rank > 0) call.delta = dispatch::row_values(args.delta);
+  call.dq_seq = dispatch::make_target({args.dq_seq, {}}, dispatch::o_role(shape, "dq_seq", {}),
+                                      options.scale_rule);
   const std::int64_t sums = args.dq.given() ? cpu::dq_sums_elems(shape.problem) : 0;
   if (sums > 0) call.dq_sums = arena.take<float>(sums);
   return call;
@@ -174,38 +178,12 @@ ForwardArgs shape_args(const BackwardArgs& args) {
           .row_max = {}};
 }
 
-struct AlignedDelete {
-  void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{64}); }
-};
-
-/// Counts what `make` takes, then runs `body` on memory of that size.
-template <class Make, class Body>
-void with_workspace(std::span<std::byte> workspace, Make make, Body body) {
-  Arena counter;
-  make(counter);
-  std::unique_ptr<std::byte, AlignedDelete> own;
-  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
-  core::expect(address % 64 == 0, "workspace", "an address on 64 bytes",
-               fmt::format("one {} bytes past that", address % 64));
-  if (!workspace.empty()) {
-    core::expect(std::ssize(workspace) >= counter.used(), "workspace",
-                 fmt::format("at least {} bytes", counter.used()),
-                 fmt::format("{}", workspace.size()));
-  } else {
-    const std::size_t bytes = static_cast<std::size_t>(counter.used()) + 64;
-    own.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64})));
-    workspace = {own.get(), bytes};
-  }
-  Arena arena(workspace);
-  body(make(arena));
-}
-
-void fill_behind(const TensorView& rows, std::int64_t first) {
+void fill_behind(const TensorView& rows, std::int64_t first, float value) {
   if (rows.rank == 0) return;
   const cpu::RowValues values = dispatch::row_values(rows);
   for (std::int64_t head = 0; head < rows.shape[0]; ++head) {
     for (std::int64_t row = first; row < rows.shape[1]; ++row) {
-      values.at(head, row) = -std::numeric_limits<float>::infinity();
+      values.at(head, row) = value;
     }
   }
 }
@@ -243,25 +221,27 @@ void forward(const ForwardArgs& args, const Options& options, std::span<std::byt
   check_options(options);
   const AttentionShape shape(args, options);
   check_forward(args, shape, options);
-  with_workspace(
+  core::with_workspace(
       workspace, [&](Arena& arena) { return make_call(args, shape, options, arena); },
       [&](const cpu::ForwardCall& call) { cpu::attention_forward(call); });
   dispatch::clear_behind(args.o, dispatch::o_role(shape, "o", options.output_shape));
-  fill_behind(args.lse, shape.cu_seqlens_o.back());
-  fill_behind(args.row_max, shape.cu_seqlens_o.back());
+  constexpr float kNoKey = -std::numeric_limits<float>::infinity();
+  fill_behind(args.lse, shape.cu_seqlens_o.back(), kNoKey);
+  fill_behind(args.row_max, shape.cu_seqlens_o.back(), kNoKey);
 }
 
 void backward(const BackwardArgs& args, const Options& options, std::span<std::byte> workspace) {
   check_options(options);
   const AttentionShape shape(shape_args(args), options);
   check_backward(args, shape, options);
-  with_workspace(
+  core::with_workspace(
       workspace, [&](Arena& arena) { return make_call(args, shape, options, arena); },
       [&](const cpu::BackwardCall& call) { cpu::attention_backward(call); });
   const Role k = gradient_role(dispatch::k_role(shape, options, "dk"), options);
   dispatch::clear_behind(args.dq, gradient_role(dispatch::q_role(shape, options), options));
   dispatch::clear_behind(args.dk, k);
   dispatch::clear_behind(args.dv, k);
+  fill_behind(args.delta, shape.cu_seqlens_o.back(), 0.0f);
 }
 
 }  // namespace mxfa::attention

@@ -53,16 +53,6 @@ void for_each_row(const Packed& packed, Body body) {
 
 }  // namespace
 
-std::byte* Arena::take_bytes(std::int64_t bytes) {
-  constexpr std::int64_t kAlign = 64;
-  const std::int64_t begin = used_;
-  used_ += (bytes + kAlign - 1) / kAlign * kAlign;
-  if (counting()) return nullptr;
-  core::expect(used_ <= std::ssize(memory_), "workspace", fmt::format("at least {} bytes", used_),
-               fmt::format("{}", memory_.size()));
-  return memory_.data() + begin;
-}
-
 AttentionShape::AttentionShape(const attention::ForwardArgs& args,
                                const attention::Options& options) {
   for (const auto& [tensor, name] : {std::pair(&args.q, "q"), std::pair(&args.k, "k")}) {

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string_view>
 #include <vector>
 
 #include "attention/problem.h"
+#include "core/arena.h"
 #include "cpu/attention.h"
 #include "dispatch/packed.h"
 #include "mxfa/attention.h"
@@ -14,24 +13,7 @@
 /// From the tensors of an attention call to what its kernels read and write.
 namespace mxfa::dispatch {
 
-/// Scratch in one piece. Without memory it only counts.
-class Arena {
- public:
-  explicit Arena(std::span<std::byte> memory = {}) : memory_(memory) {}
-  bool counting() const { return memory_.data() == nullptr; }
-  std::int64_t used() const { return used_; }
-
-  /// Null while counting. Throws Error(kInvalidArgument) where the memory is too small.
-  template <class T>
-  T* take(std::int64_t count) {
-    return reinterpret_cast<T*>(take_bytes(count * static_cast<std::int64_t>(sizeof(T))));
-  }
-
- private:
-  std::byte* take_bytes(std::int64_t bytes);
-  std::span<std::byte> memory_;
-  std::int64_t used_ = 0;
-};
+using core::Arena;
 
 /// The checked lengths and heads of a call. Self-referential: neither copied nor moved.
 struct AttentionShape {

@@ -69,6 +69,13 @@ void check_shape_at_least(const TensorView& tensor, std::string_view name,
                core::text(tensor));
 }
 
+void check_backend(Backend backend) {
+  if (backend == Backend::kCpu) return;
+  throw Error(ErrorKind::kUnsupported,
+              fmt::format("backend: expected cpu, got {} (no kernels of it in this build)",
+                          backend == Backend::kHopper ? "hopper" : "blackwell"));
+}
+
 std::vector<std::int32_t> read_cu_seqlens(const TensorView& cu_seqlens, std::string_view name,
                                           const SeqlenLimits& limits) {
   check_tensor(cu_seqlens, name);

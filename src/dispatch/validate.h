@@ -25,6 +25,9 @@ void check_shape(const TensorView& tensor, std::string_view name,
 void check_shape_at_least(const TensorView& tensor, std::string_view name,
                           std::span<const std::int64_t> shape, int slack);
 
+/// Throws Error(kUnsupported) for a backend that the build does not have.
+void check_backend(Backend backend);
+
 struct SeqlenLimits {
   std::int64_t total = 0;        ///< rows of the packed tensor
   std::int64_t batch = -1;       ///< >= 0: the number of sequences that others agreed on

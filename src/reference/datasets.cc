@@ -40,7 +40,9 @@ struct Draft {
   DatasetOptions options;
   Matrix<double> q, k, v, dout;
 
-  Stream stream(Purpose purpose) const { return {options.seed, static_cast<std::uint64_t>(purpose)}; }
+  Stream stream(Purpose purpose) const {
+    return {options.seed, static_cast<std::uint64_t>(purpose)};
+  }
   double root_dim() const { return std::sqrt(static_cast<double>(options.head_dim)); }
 };
 

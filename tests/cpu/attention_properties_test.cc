@@ -112,6 +112,41 @@ TEST_P(CpuAttention, GradientsThatAreNotAskedForChangeNothing) {
   }
 }
 
+/// delta and dq_seq, where keys are cut into chunks that short sequences do not all have, and where
+/// a sequence has no keys. Asking for them changes nothing.
+TEST_P(CpuAttention, DeltaAndDqOfEachSequence) {
+  AttentionCall call = random_call(GetParam().options, true);
+  call.cu_seqlens_k = {0, 129, 129, 1250};
+  call.run();
+  const std::vector<float> dq = call.dq;
+  std::vector<float> delta, dq_seq;
+  call.poison(delta, call.rows_o() * 4);
+  call.poison(dq_seq, call.rows_o() * 4 * 64);
+  call.poison(call.dq, std::ssize(call.q));
+  attention::BackwardArgs args = call.backward_args();
+  args.delta = call.rows(delta);
+  args.dq_seq = make_tensor(dq_seq.data(), DType::kF32, {call.rows_o(), 4, 64});
+  attention::backward(args, call.options);
+  EXPECT_TRUE(bitwise_equal(call.dq, dq, {.label = "dq"}));
+  std::vector<float> sum(dq.size());
+  for (std::size_t i = 0; i < dq_seq.size(); ++i) sum[i % sum.size()] += dq_seq[i];
+  EXPECT_TRUE(bitwise_equal(sum, dq, {.label = "dq_seq over the batch"}));
+  std::vector<double> want(delta.size());
+  for (std::int64_t row = 0; row < call.rows_o(); ++row) {
+    for (std::int64_t c = 0; c < 4 * 64; ++c) {
+      const std::int64_t i = row * 4 * 64 + c;
+      want[std::size_t(c / 64 * call.rows_o() + row)] += double(call.o[i]) * double(call.dout[i]);
+    }
+  }
+  // dout is rounded to the format of its product.
+  EXPECT_TRUE(expect_close(delta, want, {.metric = Metric::kSqnrDb, .limit = 24}, {.label = "d"}));
+  for (std::int64_t head = 0; head < 4; ++head) {
+    for (std::int64_t row = 100; row < 200; ++row) {
+      ASSERT_EQ(delta[std::size_t(head * 300 + row)], 0) << "sequence without keys";
+    }
+  }
+}
+
 /// Slack rows of the inputs hold NaN, outputs and workspace 0xFF: slack of the outputs is 0.
 TEST_P(CpuAttention, SlackIsNeitherReadNorLeftUnwritten) {
   AttentionCall plain = random_call(GetParam().options);

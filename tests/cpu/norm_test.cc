@@ -15,6 +15,7 @@
 #include "mx/block.h"
 #include "mx/row_sum.h"
 #include "mx/scale_layout.h"
+#include "reference/gemm.h"
 #include "reference/rmsnorm.h"
 #include "support/compare.h"
 #include "support/rng.h"
@@ -209,6 +210,32 @@ TEST(NormSquares, BitEqualToTheDefinitionForEveryScale) {
   }
 }
 
+/// A tensor of a float dtype; rounds the values to it.
+class FloatTensor {
+ public:
+  FloatTensor(std::vector<float>& values, DType dtype, std::vector<std::int64_t> shape) {
+    for (float& value : values) {
+      if (dtype == DType::kF16) value = mx::round_f16(value);
+      if (dtype == DType::kBF16) value = mx::round_bf16(value);
+      halves_.push_back(dtype == DType::kF16 ? mx::encode_f16(value) : mx::encode_bf16(value));
+    }
+    floats_ = values;
+    void* const data = dtype == DType::kF32 ? static_cast<void*>(floats_.data()) : halves_.data();
+    view = make_tensor(data, dtype, shape);
+  }
+  TensorView view;
+
+ private:
+  std::vector<float> floats_;
+  std::vector<std::uint16_t> halves_;
+};
+
+reference::Matrix<double> to_matrix(const std::vector<float>& values, std::int64_t cols) {
+  reference::Matrix<double> result(std::ssize(values) / cols, cols);
+  result.data.assign(values.begin(), values.end());
+  return result;
+}
+
 class Norm : public ::testing::TestWithParam<DType> {};
 
 TEST_P(Norm, ForwardAndGradientsMatchTheOracle) {
@@ -217,48 +244,84 @@ TEST_P(Norm, ForwardAndGradientsMatchTheOracle) {
   std::vector<float> x = rng.normal_values<float>(kRows * kDim, 2, 0.5);
   std::vector<float> dy = rng.normal_values<float>(kRows * kDim);
   std::vector<float> weight = rng.normal_values<float>(kDim, 0.3, 1);
-  const bool bf16 = GetParam() == DType::kBF16;
-  std::vector<std::uint16_t> codes[3];
-  const auto tensor = [&](std::vector<float>& values, int index, auto shape) {
-    if (!bf16) return make_tensor(values.data(), DType::kF32, shape);
-    for (float& value : values) {
-      codes[index].push_back(mx::encode_bf16(value));
-      value = mx::round_bf16(value);
-    }
-    return make_tensor(codes[index].data(), DType::kBF16, shape);
-  };
-  const std::vector<std::int64_t> shape{kRows, kDim}, vector_shape{kDim};
-  const TensorView x_view = tensor(x, 0, std::span(shape));
-  const TensorView dy_view = tensor(dy, 1, std::span(shape));
-  const TensorView weight_view = tensor(weight, 2, std::span(vector_shape));
+  const FloatTensor x_tensor(x, GetParam(), {kRows, kDim});
+  const FloatTensor dy_tensor(dy, DType::kBF16, {kRows, kDim});
+  const FloatTensor weight_tensor(weight, GetParam(), {kDim});
   std::vector<float> y(x.size(), NAN), dx(x.size(), NAN), rstd(kRows, NAN), dweight(kDim, NAN);
+  const mx::JaggedOffsets offsets = mx::make_jagged_offsets({{0, 7, 7, 600}}, kRows);
   const TensorView rstd_view = make_tensor(rstd.data(), DType::kF32, {kRows});
-  cpu::rmsnorm_forward(x_view, weight_view, 1e-5f, make_tensor(y.data(), DType::kF32, shape),
-                       rstd_view);
-  cpu::rmsnorm_backward(dy_view, x_view, weight_view, rstd_view,
-                        make_tensor(dx.data(), DType::kF32, shape),
-                        make_tensor(dweight.data(), DType::kF32, vector_shape));
-  const auto matrix = [](const std::vector<float>& values) {
-    reference::Matrix<double> result(kRows, kDim);
-    result.data.assign(values.begin(), values.end());
-    return result;
-  };
+  cpu::rmsnorm_forward({.x = x_tensor.view,
+                        .weight = weight_tensor.view,
+                        .eps = 1e-5f,
+                        .y = {.dtype = DType::kF32,
+                              .data = y.data(),
+                              .token_stride = kDim,
+                              .offsets = &offsets,
+                              .head_dim = kDim},
+                        .rstd = rstd_view});
+  cpu::RmsNormBackward backward{.dy = dy_tensor.view,
+                                .x = x_tensor.view,
+                                .weight = weight_tensor.view,
+                                .rstd = rstd_view,
+                                .rows = kRows,
+                                .dx = make_tensor(dx.data(), DType::kF32, {kRows, kDim}),
+                                .dweight = make_tensor(dweight.data(), DType::kF32, {kDim})};
+  cpu::rmsnorm_backward(backward);
   const std::vector<double> weights(weight.begin(), weight.end());
-  const auto forward = reference::rmsnorm_forward(matrix(x), weights, 1e-5f);
-  const auto backward = reference::rmsnorm_backward(matrix(x), weights, forward.rstd, matrix(dy));
+  const auto forward = reference::rmsnorm_forward(to_matrix(x, kDim), weights, 1e-5f);
+  const auto want =
+      reference::rmsnorm_backward(to_matrix(x, kDim), weights, forward.rstd, to_matrix(dy, kDim));
   const Tolerance close{.metric = Metric::kRmsRel, .limit = 3e-7};
   EXPECT_TRUE(expect_close(y, forward.y.data, close, {.label = "y", .cols = kDim}));
   EXPECT_TRUE(expect_close(rstd, forward.rstd, close, {.label = "rstd"}));
-  EXPECT_TRUE(expect_close(dx, backward.dx.data, close, {.label = "dx", .cols = kDim}));
-  EXPECT_TRUE(expect_close(dweight, backward.dweight, close, {.label = "dweight"}));
+  EXPECT_TRUE(expect_close(dx, want.dx.data, close, {.label = "dx", .cols = kDim}));
+  EXPECT_TRUE(expect_close(dweight, want.dweight, close, {.label = "dweight"}));
   core::set_num_threads(3);
   std::vector<float> again(kDim, NAN);
-  cpu::rmsnorm_backward(dy_view, x_view, weight_view, rstd_view, {},
-                        make_tensor(again.data(), DType::kF32, vector_shape));
+  backward.dx = {};
+  backward.dweight.data = again.data();
+  cpu::rmsnorm_backward(backward);
   core::set_num_threads(0);
   EXPECT_TRUE(bitwise_equal(again, dweight, {.label = "dweight with 3 threads"}));
 }
-INSTANTIATE_TEST_SUITE_P(DTypes, Norm, ::testing::Values(DType::kF32, DType::kBF16));
+INSTANTIATE_TEST_SUITE_P(DTypes, Norm, ::testing::Values(DType::kF32, DType::kBF16, DType::kF16));
+
+/// dy as a sum of products gives what the stored dy gives, and may be looked at.
+TEST(NormGradients, DyMayBeASumOfProducts) {
+  constexpr std::int64_t kRows = 300, kDim = 72, kInner = 50;
+  Rng rng(8);
+  std::vector<float> x = rng.normal_values<float>(kRows * kDim), a[2], b[2];
+  std::vector<float> weight = rng.normal_values<float>(kDim, 0.3, 1);
+  const FloatTensor x_tensor(x, DType::kBF16, {kRows, kDim});
+  const FloatTensor weight_tensor(weight, DType::kBF16, {kDim});
+  std::vector<FloatTensor> tensors;
+  reference::Matrix<double> dy(kRows, kDim);
+  for (int i = 0; i < 2; ++i) {
+    a[i] = rng.normal_values<float>(kRows * kInner);
+    b[i] = rng.normal_values<float>(kInner * kDim);
+    tensors.emplace_back(a[i], DType::kBF16, std::vector{kRows, kInner});
+    tensors.emplace_back(b[i], DType::kBF16, std::vector{kInner, kDim});
+    const auto product = reference::multiply_nn(to_matrix(a[i], kInner), to_matrix(b[i], kDim));
+    for (std::size_t e = 0; e < dy.data.size(); ++e) dy.data[e] += product.data[e];
+  }
+  const cpu::Product products[] = {{{.values = tensors[0].view}, {.values = tensors[1].view}},
+                                   {{.values = tensors[2].view}, {.values = tensors[3].view}}};
+  std::vector<float> rstd(kRows, 0.5f), dx(x.size(), NAN), sum(x.size(), NAN), dweight(kDim, NAN);
+  cpu::rmsnorm_backward({.products = products,
+                         .x = x_tensor.view,
+                         .weight = weight_tensor.view,
+                         .rstd = make_tensor(rstd.data(), DType::kF32, {kRows}),
+                         .rows = kRows,
+                         .dy_sum = make_tensor(sum.data(), DType::kF32, {kRows, kDim}),
+                         .dx = make_tensor(dx.data(), DType::kF32, {kRows, kDim}),
+                         .dweight = make_tensor(dweight.data(), DType::kF32, {kDim})});
+  const auto want = reference::rmsnorm_backward(to_matrix(x, kDim), {weight.begin(), weight.end()},
+                                                {rstd.begin(), rstd.end()}, dy);
+  const Tolerance close{.metric = Metric::kRmsRel, .limit = 1e-6};
+  EXPECT_TRUE(expect_close(sum, dy.data, close, {.label = "dy", .cols = kDim}));
+  EXPECT_TRUE(expect_close(dx, want.dx.data, close, {.label = "dx", .cols = kDim}));
+  EXPECT_TRUE(expect_close(dweight, want.dweight, close, {.label = "dweight"}));
+}
 
 }  // namespace
 }  // namespace mxfa::testing

@@ -98,8 +98,13 @@ TEST_P(RmsNormBackward, BitEqualToTheCpu) {
   testing::Rng rng(4);
   for (float& value : rstd) value = static_cast<float>(rng.uniform(0.5, 2.0));
   const TensorView rstd_view = make_tensor(rstd.data(), DType::kF32, {test.rows});
-  cpu::rmsnorm_backward(dy.matrix(), x.matrix(), weight.vector(), rstd_view, dx.matrix(),
-                        dweight.vector());
+  cpu::rmsnorm_backward({.dy = dy.matrix(),
+                         .x = x.matrix(),
+                         .weight = weight.vector(),
+                         .rstd = rstd_view,
+                         .rows = test.rows,
+                         .dx = dx.matrix(),
+                         .dweight = dweight.vector()});
 
   testing::Machine& machine = testing::machine();
   const auto x_d = x.upload(), dy_d = dy.upload(), weight_d = weight.upload();

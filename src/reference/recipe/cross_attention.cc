@@ -64,8 +64,8 @@ Stored store(const Matrix<double>& values, const mx::JaggedOffsets& offsets, con
     Matrix<float> part(offsets.seqlen(sequence), dim);
     for (std::int64_t row = 0; row < part.rows; ++row) {
       for (std::int64_t c = 0; c < dim; ++c) {
-        part(row, c) = static_cast<float>(
-            values(offsets.tokens[sequence] + row, i % format.heads * dim + c));
+        part(row, c) =
+            static_cast<float>(values(offsets.tokens[sequence] + row, i % format.heads * dim + c));
       }
     }
     packed.parts[static_cast<std::size_t>(i)] =
@@ -119,12 +119,11 @@ class Step {
   Step(const CrossAttentionInputs& inputs, const CrossAttentionConfig& config)
       : in_(inputs), config_(config) {
     config_.attention.check();
-    config_.attention.o_out =
-        output_mxfp8() ? OutputFormat::kMxfp8 : OutputFormat::kBf16;
+    config_.attention.o_out = queries_mxfp8() ? OutputFormat::kMxfp8 : OutputFormat::kBf16;
     // Rounded below, after the sums over query heads and over the batch.
     config_.attention.dq_out = config_.attention.dkv_out = OutputFormat::kF32;
-    for (Matrix<double>* matrix : {&in_.seeds, &in_.kv, &in_.wq, &in_.wk, &in_.wv, &in_.wo,
-                                   &in_.dy}) {
+    for (Matrix<double>* matrix :
+         {&in_.seeds, &in_.kv, &in_.wq, &in_.wk, &in_.wv, &in_.wo, &in_.dy}) {
       *matrix = rounded_bf16(std::move(*matrix));
     }
     for (std::vector<double>* weight : {&in_.seed_norm_weight, &in_.kv_norm_weight}) {
@@ -144,18 +143,18 @@ class Step {
     CrossAttentionResult& r = result_.tensors;
     const RmsNormResult seeds = rmsnorm_f32(in_.seeds, in_.seed_norm_weight, in_.eps);
     const RmsNormResult kv = rmsnorm_f32(in_.kv, in_.kv_norm_weight, in_.eps);
-    seed_norm_ = store(seeds.y, seeds_, {.mxfp8 = query_mxfp8(), .rule = rule()});
+    seed_norm_ = store(seeds.y, seeds_, {.mxfp8 = queries_mxfp8(), .rule = rule()});
     kv_norm_ = store(kv.y, keys_, {.mxfp8 = mxfp8(), .rule = rule()});
-    const Stored wq = weight(in_.wq, query_mxfp8());
+    const Stored wq = weight(in_.wq, queries_mxfp8());
     const Stored wk = weight(in_.wk, mxfp8()), wv = weight(in_.wv, mxfp8());
-    const Stored wo = weight(in_.wo, output_mxfp8());
+    const Stored wo = weight(in_.wo, queries_mxfp8());
     const RecipeConfig& recipe = config_.attention;
     q_ = projected(seed_norm_, wq, seeds_, {mxfp8(), recipe.qk_shape, in_.num_heads, rule()});
     k_ = projected(kv_norm_, wk, keys_, {mxfp8(), recipe.qk_shape, in_.num_heads_kv, rule()});
     v_ = projected(kv_norm_, wv, keys_, {mxfp8(), recipe.v_shape, in_.num_heads_kv, rule()});
     Stored dy;
     if (in_.dy.cols != 0) {
-      dy = store(in_.dy, outputs_, {.mxfp8 = output_mxfp8(), .rule = rule()});
+      dy = store(in_.dy, outputs_, {.mxfp8 = queries_mxfp8(), .rule = rule()});
       dout_ = store(rounded_f32(multiply_nn(dy.values, wo.values)), outputs_,
                     {mxfp8(), recipe.dout_shape, in_.num_heads, rule()});
     }
@@ -164,7 +163,7 @@ class Step {
     if (in_.dy.cols != 0) {
       const Stored dk = gradient(attention_.dk, r.k, keys_, in_.num_heads_kv, mxfp8());
       const Stored dv = gradient(attention_.dv, r.v, keys_, in_.num_heads_kv, mxfp8());
-      const Stored dq = gradient(attention_.dq, r.q, seeds_, in_.num_heads, query_mxfp8());
+      const Stored dq = gradient(attention_.dq, r.q, seeds_, in_.num_heads, queries_mxfp8());
       r.dwo = rounded_f32(linear_backward(r.o, wo.values, dy.values).dweight);
       backward_of_queries(dq, wq, seeds.rstd);
       backward_of_keys(dk, dv, wk, wv, kv.rstd);
@@ -175,8 +174,7 @@ class Step {
 
  private:
   bool mxfp8() const { return internal::is_mx(config_.attention); }
-  bool query_mxfp8() const { return mxfp8() && config_.query_mxfp8; }
-  bool output_mxfp8() const { return mxfp8() && config_.output_mxfp8; }
+  bool queries_mxfp8() const { return mxfp8() && !config_.queries_bf16; }
   ScaleRule rule() const { return config_.attention.scale_rule; }
 
   Stored weight(const Matrix<double>& values, bool as_mxfp8) const {
@@ -256,8 +254,7 @@ class Step {
     LinearGradients query = linear_backward(r.seed_norm, wq.values, dq.values);
     r.dwq = rounded_f32(std::move(query.dweight));
     r.dseed_norm = rounded_f32(std::move(query.dx));
-    RmsNormGradients seeds =
-        rmsnorm_backward(in_.seeds, in_.seed_norm_weight, rstd, r.dseed_norm);
+    RmsNormGradients seeds = rmsnorm_backward(in_.seeds, in_.seed_norm_weight, rstd, r.dseed_norm);
     r.dseeds = rounded_f32(std::move(seeds.dx));
     r.dseed_norm_weight = rounded_f32(to_double(seeds.dweight, 1, in_.seeds.cols));
   }
@@ -281,6 +278,7 @@ class Step {
   }
 
   void finish() {
+    result_.seed_norm = std::move(seed_norm_.mx);
     result_.kv_norm = std::move(kv_norm_.mx);
     result_.q = std::move(q_.mx);
     result_.k = std::move(k_.mx);

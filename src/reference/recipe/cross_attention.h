@@ -28,23 +28,18 @@ struct PackedMx {
   Matrix<double> values() const;  ///< [tokens, heads * dim]
 };
 
-/// Which operands are MXFP8; the others are BF16. Under Machine::kBf16 all are.
-///
-/// | products | operands |
-/// |---|---|
-/// | K and V projections, their gradients | kv_norm, Wk, Wv, dk, dv in squares of 32 x 32 |
-/// | attention | q, k, v, dout in the recipe's block shapes |
-/// | Q projection, its gradients | seed_norm, Wq, dq: `query_mxfp8` |
-/// | output projection, its gradients | o, Wo, dy: `output_mxfp8` |
+/// Operands of the projections and of their gradients are MXFP8 in squares of 32 x 32, those of
+/// attention in the recipe's block shapes; under Machine::kBf16 all are BF16.
 struct CrossAttentionConfig {
   RecipeConfig attention;
-  bool query_mxfp8 = false;
-  bool output_mxfp8 = false;
+  /// The products with few rows, of the seed queries and of the output, take BF16: seed_norm, Wq
+  /// and dq; o, Wo and dy.
+  bool queries_bf16 = false;
 };
 
 struct CrossAttentionStep {
   CrossAttentionResult tensors;  ///< dequantized; y and gradients of inputs and weights in FP32
-  PackedMx kv_norm, q, k, v, dout, dk, dv;  ///< empty under Machine::kBf16
+  PackedMx seed_norm, kv_norm, q, k, v, dout, dk, dv;  ///< empty where BF16
 };
 
 /// Inputs are rounded to BF16 first; without dy the forward alone. Throws as

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/check.h"
+
+namespace mxfa::core {
+
+/// Memory of one call in one piece, cut into parts on 64 bytes. Without memory it only counts.
+class Arena {
+ public:
+  explicit Arena(std::span<std::byte> memory = {}) : memory_(memory) {}
+
+  bool counting() const { return memory_.data() == nullptr; }
+  std::int64_t used() const { return used_; }
+
+  /// While counting: an address that nobody may use, but which passes for one in checks. Throws
+  /// Error(kInvalidArgument) where the memory is too small.
+  template <class T>
+  T* take(std::int64_t count) {
+    return reinterpret_cast<T*>(take_bytes(count * static_cast<std::int64_t>(sizeof(T))));
+  }
+  std::span<std::byte> take_span(std::int64_t bytes) {
+    std::byte* const data = take<std::byte>(bytes);
+    return {data, static_cast<std::size_t>(bytes)};
+  }
+
+ private:
+  std::byte* take_bytes(std::int64_t bytes) {
+    constexpr std::int64_t kAlign = 64;
+    const std::int64_t begin = used_;
+    used_ += (bytes + kAlign - 1) / kAlign * kAlign;
+    if (counting()) return reinterpret_cast<std::byte*>(kAlign + begin);
+    expect(used_ <= static_cast<std::int64_t>(memory_.size()), "workspace",
+           "at least " + text(used_) + " bytes", std::to_string(memory_.size()));
+    return memory_.data() + begin;
+  }
+
+  std::span<std::byte> memory_;
+  std::int64_t used_ = 0;
+};
+
+}  // namespace mxfa::core
