@@ -27,6 +27,7 @@ Command add_quantize(CLI::App& root);
 Command add_dequantize(CLI::App& root);
 Command add_sqnr(CLI::App& root);
 Command add_bench(CLI::App& root);
+Command add_module(CLI::App& root);
 
 /// Adds `--json FILE`.
 void add_json_option(CLI::App& app, std::string& path);

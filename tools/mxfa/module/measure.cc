@@ -1,0 +1,143 @@
+#include "module/measure.h"
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include "core/check.h"
+#include "module/presets.h"
+
+namespace mxfa::cli::module {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+/// A line of /proc/self/status in bytes.
+std::optional<std::int64_t> memory_status(std::string_view key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(key, 0) == 0) return std::stoll(line.substr(key.size() + 1)) * 1024;
+  }
+  return std::nullopt;
+}
+/// Makes VmHWM count from now; false where the system refuses.
+bool reset_peak() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5" << std::flush;
+  return file.good();
+}
+
+struct Sums {
+  double signal = 0;
+  double noise = 0;
+};
+double decibel(const std::vector<float>& truth, const std::vector<float>& got) {
+  Sums sums;
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    const double a = truth[i], b = got[i];
+    if (a == b) {
+      if (std::isfinite(a)) sums.signal += a * a;
+      continue;
+    }
+    sums.signal += a * a;
+    sums.noise += (a - b) * (a - b);
+  }
+  if (sums.noise == 0) return std::numeric_limits<double>::infinity();
+  return 10 * std::log10(sums.signal / sums.noise);
+}
+
+double bar_of(std::string_view tensor) {
+  for (const Bar& bar : kBars) {
+    if (bar.tensor == tensor) return bar.db;
+  }
+  throw Error(ErrorKind::kInvalidArgument, fmt::format("tensor: {} has no bar", tensor));
+}
+
+}  // namespace
+
+StepMeasurement measure(const reference::CrossAttentionBatch& batch,
+                        const cross_attention::Options& options, io::Progress& progress) {
+  StepMeasurement result;
+  result.precision = options.precision == attention::Precision::kBf16 ? "bf16" : "mxfp8";
+  const bool peak_known = reset_peak();
+  const std::optional<std::int64_t> before = memory_status("VmRSS:");
+  Step step(batch, options, false);
+  result.bytes = step.bytes();
+  const Clock::time_point start = Clock::now();
+  for (int run = 0; run < kMostRuns; ++run) {
+    if (run == 0 || ms_since(start) < 1000 * kEnoughSeconds) {
+      const Clock::time_point forward = Clock::now();
+      step.forward();
+      result.times.forward_ms.push_back(ms_since(forward));
+      const Clock::time_point backward = Clock::now();
+      step.backward();
+      result.times.backward_ms.push_back(ms_since(backward));
+    }
+    progress.advance();
+  }
+  const std::optional<std::int64_t> peak = memory_status("VmHWM:");
+  if (peak_known && peak && before) result.peak_bytes = *peak - *before + result.bytes.inputs;
+  return result;
+}
+
+std::vector<TensorError> compare(const reference::CrossAttentionBatch& batch,
+                                 const cross_attention::Options& mxfp8, io::Progress& progress) {
+  cross_attention::Options bf16 = mxfp8;
+  bf16.precision = attention::Precision::kBf16;
+  Step truth(batch, bf16, true), step(batch, mxfp8, true);
+  for (Step* one : {&truth, &step}) {
+    one->forward();
+    one->backward();
+    progress.advance();
+  }
+  const std::vector<StepTensor> want = truth.tensors(), got = step.tensors();
+  std::vector<TensorError> errors;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    TensorError& error = errors.emplace_back();
+    error.name = got[i].name;
+    error.db = decibel(values_of(want[i]), values_of(got[i]));
+    error.bar = bar_of(error.name);
+    error.verdict = judge(error.db, error.bar);
+  }
+  return errors;
+}
+
+Verdict judge(double db, double bar) {
+  if (db >= bar) return Verdict::kPass;
+  // NaN fails.
+  return db >= bar - kBorderlineDb ? Verdict::kBorderline : Verdict::kFail;
+}
+
+std::string_view verdict_name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kPass:
+      return "pass";
+    case Verdict::kBorderline:
+      return "borderline";
+    case Verdict::kFail:
+      return "fail";
+  }
+  throw Error(ErrorKind::kInvalidArgument, "verdict: not a member of Verdict");
+}
+
+Flops count_flops(const reference::CrossAttentionBatch& batch) {
+  const auto product = [](double m, double n, double k) { return 2 * m * n * k; };
+  const auto dim = static_cast<double>(batch.options.dim);
+  const auto keys = static_cast<double>(batch.total_k());
+  const auto queries = static_cast<double>(batch.options.seqlen_q);
+  const auto rows = static_cast<double>(batch.rows_o());
+  const auto width_q = static_cast<double>(batch.width_q());
+  const auto width_kv = static_cast<double>(batch.width_kv());
+  const double linear = product(queries, width_q, dim) + 2 * product(keys, width_kv, dim) +
+                        product(rows, dim, width_q);
+  // S and O forward; S, dP, dV, dK and dQ backward.
+  const double score = product(queries, keys, width_q);
+  return {.forward = linear + 2 * score, .backward = 2 * linear + 5 * score};
+}
+
+}  // namespace mxfa::cli::module
