@@ -38,8 +38,8 @@ struct Options {
   bool queries_bf16 = false;
 };
 
-/// kBF16, kF16 or kF32, any strides. seeds, kv and the norms' weights are rounded to BF16 when they
-/// are read, the projections to what the products read.
+/// kBF16, kF16 or kF32, any strides. The norms take FP32 values as they are; the projections are
+/// rounded to what their products read.
 struct Inputs {
   TensorView seeds;             ///< [seqlen_q, dim]
   TensorView kv;                ///< [total_k, dim]

@@ -16,8 +16,7 @@
 /// that the build does not have.
 namespace mxfa::producers {
 
-/// y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps). kF16 and kF32 inputs are rounded to
-/// BF16 first.
+/// y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps), in FP32.
 struct RmsNormArgs {
   TensorView x;       ///< kBF16, kF16 or kF32 [tokens, dim], any strides; dim up to 16384
   TensorView weight;  ///< likewise [dim]
@@ -62,7 +61,7 @@ struct Product {
 };
 /// Gradients of rmsnorm() behind projections: dy is the sum of `products`, in FP32 and never
 /// stored. With g = dy * weight and xhat = x * rstd: dx = rstd * (g - xhat * mean(g * xhat)),
-/// dweight = sum over tokens of dy * xhat, in chunks of 256 tokens in ascending order.
+/// dweight = sum over tokens of dy * xhat.
 struct RmsNormBackwardArgs {
   std::span<const Product> products;  ///< each [tokens, dim]
   TensorView x, weight;               ///< as rmsnorm()'s

@@ -43,13 +43,14 @@ void expect_same(const Mxfp8& got, const Mxfp8& want, const std::string& label) 
 struct NormCase {
   std::int64_t dim;
   ScaleRule rule;
+  DType x;
 };
 class ProducersNorm : public ::testing::TestWithParam<NormCase> {};
 
 /// MXFP8 straight from the norm equals quantize() of its FP32 output, on both paths: squares in one
 /// pass, and everything else.
 TEST_P(ProducersNorm, EqualsNormThenQuantize) {
-  const auto [dim, rule] = GetParam();
+  const auto [dim, rule, dtype] = GetParam();
   constexpr std::int64_t kTokens = 110, kReal = 103;
   std::vector<std::int32_t> offsets{0, 0, 33, 34, kReal};
   const TensorView cu_seqlens = make_tensor(offsets.data(), DType::kI32, {5});
@@ -58,7 +59,10 @@ TEST_P(ProducersNorm, EqualsNormThenQuantize) {
   std::vector<float> weight = rng.normal_values<float>(dim, 0.3, 1);
   std::fill(x.begin() + kReal * dim, x.end(), NAN);
   x[std::size_t(40 * dim + 3)] = INFINITY;
-  producers::RmsNormArgs args{.x = make_tensor(x.data(), DType::kF32, {kTokens, dim}),
+  std::vector<std::uint16_t> codes;
+  for (const float value : x) codes.push_back(mx::encode_bf16(value));
+  void* const data = dtype == DType::kF32 ? static_cast<void*>(x.data()) : codes.data();
+  producers::RmsNormArgs args{.x = make_tensor(data, dtype, {kTokens, dim}),
                               .weight = make_tensor(weight.data(), DType::kF32, {dim}),
                               .cu_seqlens = cu_seqlens,
                               .y = {},
@@ -84,9 +88,10 @@ TEST_P(ProducersNorm, EqualsNormThenQuantize) {
   EXPECT_TRUE(std::isnan(y[std::size_t(40 * dim + 3)]));
 }
 INSTANTIATE_TEST_SUITE_P(Forms, ProducersNorm,
-                         ::testing::Values(NormCase{128, ScaleRule::kRoundUp},
-                                           NormCase{128, ScaleRule::kFloor},
-                                           NormCase{50, ScaleRule::kRoundUp}));
+                         ::testing::Values(NormCase{160, ScaleRule::kRoundUp, DType::kBF16},
+                                           NormCase{160, ScaleRule::kRoundUp, DType::kF32},
+                                           NormCase{160, ScaleRule::kFloor, DType::kBF16},
+                                           NormCase{50, ScaleRule::kRoundUp, DType::kBF16}));
 
 /// y = x w^T, with w as it is and transposed, equals the product then quantize().
 TEST(Producers, ProjectionEqualsProductThenQuantize) {

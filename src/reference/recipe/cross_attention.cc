@@ -33,10 +33,6 @@ Matrix<double> rounded_bf16(Matrix<double> values) {
   for (double& value : values.data) value = mx::round_bf16(static_cast<float>(value));
   return values;
 }
-std::vector<double> rounded_bf16(std::vector<double> values) {
-  for (double& value : values) value = mx::round_bf16(static_cast<float>(value));
-  return values;
-}
 Matrix<double> rounded_f32(Matrix<double> values) {
   for (double& value : values.data) value = static_cast<float>(value);
   return values;
@@ -122,13 +118,6 @@ class Step {
     config_.attention.o_out = queries_mxfp8() ? OutputFormat::kMxfp8 : OutputFormat::kBf16;
     // Rounded below, after the sums over query heads and over the batch.
     config_.attention.dq_out = config_.attention.dkv_out = OutputFormat::kF32;
-    for (Matrix<double>* matrix :
-         {&in_.seeds, &in_.kv, &in_.wq, &in_.wk, &in_.wv, &in_.wo, &in_.dy}) {
-      *matrix = rounded_bf16(std::move(*matrix));
-    }
-    for (std::vector<double>* weight : {&in_.seed_norm_weight, &in_.kv_norm_weight}) {
-      *weight = rounded_bf16(std::move(*weight));
-    }
     const std::int64_t batch = std::ssize(in_.cu_seqlens_k) - 1;
     std::vector<std::int32_t> offsets_o;
     for (std::int64_t s = 0; s <= batch; ++s) {

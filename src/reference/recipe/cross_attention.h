@@ -42,7 +42,7 @@ struct CrossAttentionStep {
   PackedMx seed_norm, kv_norm, q, k, v, dout, dk, dv;  ///< empty where BF16
 };
 
-/// Inputs are rounded to BF16 first; without dy the forward alone. Throws as
+/// Inputs are FP32 values; without dy the forward alone. Throws as
 /// reference::cross_attention() and RecipeConfig::check() do.
 CrossAttentionStep cross_attention_step(const CrossAttentionInputs& inputs,
                                         const CrossAttentionConfig& config);
