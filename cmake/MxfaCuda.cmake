@@ -1,13 +1,23 @@
 # Device code without the CUDA language of CMake: each .cu becomes PTX and, from that same PTX, a
 # cubin, so that the emulator runs the very text that ptxas compiled. Both are embedded.
-find_package(CUDAToolkit QUIET)
+find_package(CUDAToolkit 13 QUIET)
 set(mxfa_cuda_found OFF)
 if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
   set(mxfa_cuda_found ON)
+else()
+  # The compiler alone, from tools/setup --nvcc.
+  set(mxfa_toolkit ${PROJECT_SOURCE_DIR}/build/cuda-toolkit/nvidia/cu13)
+  if(EXISTS ${mxfa_toolkit}/bin/nvcc AND EXISTS ${mxfa_toolkit}/include/cuda.h)
+    set(mxfa_cuda_found ON)
+    set(CUDAToolkit_BIN_DIR ${mxfa_toolkit}/bin)
+    set(CUDAToolkit_NVCC_EXECUTABLE ${mxfa_toolkit}/bin/nvcc)
+    set(CUDAToolkit_INCLUDE_DIRS ${mxfa_toolkit}/include)
+  endif()
 endif()
 option(MXFA_CUDA "Build device code (needs nvcc 13 or newer)" ${mxfa_cuda_found})
 if(MXFA_CUDA AND NOT mxfa_cuda_found)
-  message(FATAL_ERROR "MXFA_CUDA is on, but no CUDA toolkit with nvcc was found")
+  message(FATAL_ERROR "MXFA_CUDA is on, but no nvcc 13 or newer was found: "
+                      "tools/setup --nvcc gets one")
 endif()
 
 set(MXFA_CUDA_ARCHS sm_90a sm_100a sm_103a CACHE STRING
@@ -55,6 +65,7 @@ function(mxfa_embed_kernels target)
         mxfa_compile_kernel(${CMAKE_CURRENT_SOURCE_DIR}/${source} ${arch} ptx cubin)
         set(symbol mxfa_${name}_${arch})
         list(APPEND files ${ptx} ${cubin})
+        set_property(GLOBAL APPEND PROPERTY MXFA_PTX_${arch} ${ptx})
         string(APPEND symbols "MXFA_EMBED(${symbol}_ptx, \"${ptx}\")\n"
                               "MXFA_EMBED(${symbol}_cubin, \"${cubin}\")\n")
         string(APPEND table "    {\"${name}\", \"${arch}\",\n"

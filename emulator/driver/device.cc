@@ -95,11 +95,25 @@ void require_no_context(const State& s) {
           CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE);
 }
 
-constexpr std::pair<std::string_view, Policy> kPolicies[] = {{"random", Policy::kRandom},
-                                                             {"earliest", Policy::kEarliest},
-                                                             {"latest", Policy::kLatest},
-                                                             {"lifo", Policy::kLifo},
-                                                             {"starve", Policy::kStarve}};
+template <class T>
+using Named = std::pair<std::string_view, T>;
+constexpr Named<Policy> kPolicies[] = {{"random", Policy::kRandom},
+                                       {"earliest", Policy::kEarliest},
+                                       {"latest", Policy::kLatest},
+                                       {"lifo", Policy::kLifo},
+                                       {"starve", Policy::kStarve}};
+constexpr Named<std::optional<Fp8Mode>> kArithmetics[] = {{"native", std::nullopt},
+                                                          {"exact", Fp8Mode::kExact},
+                                                          {"hopper", Fp8Mode::kHopper},
+                                                          {"blackwell", Fp8Mode::kBlackwell}};
+
+template <class T, std::size_t N>
+T named(const Named<T> (&all)[N], const char* name, const char* expected) {
+  const std::string_view wanted(name == nullptr ? "" : name);
+  const auto* it = std::ranges::find(all, wanted, [](const Named<T>& item) { return item.first; });
+  require(it != std::end(all), expected);
+  return it->second;
+}
 
 }  // namespace
 }  // namespace mxfa::emu::driver
@@ -251,13 +265,11 @@ CUresult mxemuSetMultiprocessorCount(int count) {
 
 CUresult mxemuSetSchedule(const char* policy, uint64_t seed) {
   return call_uninitialised([&](State& s) {
-    const auto* it = std::ranges::find(kPolicies, std::string_view(policy == nullptr ? "" : policy),
-                                       [](const auto& item) { return item.first; });
-    require(it != std::end(kPolicies), "policy: expected random, earliest, latest, lifo or starve");
-    s.settings.policy = it->second;
+    s.settings.policy =
+        named(kPolicies, policy, "policy: expected random, earliest, latest, lifo or starve");
     s.settings.seed = seed;
     s.launches = 0;
-    s.timeline.configure(it->second, seed);
+    s.timeline.configure(s.settings.policy, seed);
   });
 }
 
@@ -273,6 +285,17 @@ CUresult mxemuSetMemory(int poison, int check_uninitialised) {
     s.settings.poison = poison != 0;
     s.settings.check_uninitialised = check_uninitialised != 0;
   });
+}
+
+CUresult mxemuSetArithmetic(const char* mode) {
+  return call_uninitialised([&](State& s) {
+    s.settings.arithmetic =
+        named(kArithmetics, mode, "mode: expected native, exact, hopper or blackwell");
+  });
+}
+
+CUresult mxemuSetStrict(int strict) {
+  return call_uninitialised([&](State& s) { s.settings.strict = strict != 0; });
 }
 
 CUresult mxemuGetReport(const char** text) {

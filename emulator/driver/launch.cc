@@ -166,7 +166,8 @@ LaunchOptions options_of(State& s, const Plan& plan) {
   options.policy = settings.policy;
   options.threads = settings.threads;
   options.check_uninitialised = settings.check_uninitialised;
-  options.fp8 = settings.arch->fp8;
+  options.fp8 = settings.arithmetic.value_or(settings.arch->fp8);
+  options.strict = settings.strict;
   // As device code's printf does on a GPU.
   options.print = [](const std::string& line) { std::fputs(line.c_str(), stdout); };
   if (plan.cooperative) {

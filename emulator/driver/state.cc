@@ -9,8 +9,8 @@ namespace {
 
 constexpr Architecture kArchitectures[] = {
     {"sm_90a", 9, 0, 132, Fp8Mode::kHopper},
-    {"sm_100a", 10, 0, 148, Fp8Mode::kExact},
-    {"sm_103a", 10, 3, 148, Fp8Mode::kExact},
+    {"sm_100a", 10, 0, 148, Fp8Mode::kBlackwell},
+    {"sm_103a", 10, 3, 148, Fp8Mode::kBlackwell},
 };
 
 CUresult code_of(Fault fault) {

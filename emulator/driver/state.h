@@ -41,6 +41,8 @@ struct Settings {
   int threads = 1;
   bool poison = true;
   bool check_uninitialised = true;
+  std::optional<Fp8Mode> arithmetic;  ///< none: as the architecture has
+  bool strict = true;
 };
 
 struct PrimaryContext {

@@ -48,6 +48,8 @@ void Driver::configure_emulator(const std::string& library) const {
   set("mxemuSetMultiprocessorCount", emulator.multiprocessors);
   set("mxemuSetSchedule", emulator.policy.c_str(), emulator.seed);
   set("mxemuSetThreads", emulator.threads);
+  set("mxemuSetArithmetic", emulator.arithmetic.c_str());
+  set("mxemuSetStrict", int{emulator.strict});
   set("mxemuSetMemory", int{emulator.poison_memory}, int{emulator.check_uninitialised});
 }
 

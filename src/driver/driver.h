@@ -27,6 +27,8 @@ struct EmulatorOptions {
   std::uint64_t seed = 0;         ///< the same seed and policy replay, on one thread
   int threads = 1;                ///< host threads of a launch
   bool poison_memory = true;      ///< fresh device memory is 0xFF, not zero
+  std::string arithmetic = "native";  ///< of matrix instructions: native, exact, hopper, blackwell
+  bool strict = true;  ///< what hardware is known to do, but the ISA does not promise, is a fault
   bool check_uninitialised = true;  ///< a kernel's read of bytes that nobody wrote is a fault
 };
 

@@ -26,8 +26,12 @@ CUresult mxemuSetThreads(int threads);
 /// Whether fresh device memory is filled with 0xFF (the start) or zeros, and whether a kernel's
 /// read of bytes that nobody wrote is a fault (the start: yes).
 CUresult mxemuSetMemory(int poison, int check_uninitialised);
-/// Whether launches run under the hazard checker.
-CUresult mxemuSetChecker(int enabled);
+/// How matrix instructions round: "native" (the start: as the architecture does), "exact", "hopper"
+/// or "blackwell".
+CUresult mxemuSetArithmetic(const char* mode);
+/// Whether what the ISA does not promise, although hardware is known to do it, is a fault (the
+/// start) or passes.
+CUresult mxemuSetStrict(int strict);
 /// What the calling thread's last call found wrong, in words; empty after success. After a kernel's
 /// fault it is the emulator's report. Valid until the thread's next call.
 CUresult mxemuGetReport(const char** text);
