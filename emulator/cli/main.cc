@@ -1,14 +1,16 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <map>
 
 #include "arguments.h"
 
-/// ptxemu: run or check PTX files. Exit status: 0 done, 1 the program is wrong (fault, unknown
-/// opcode, results that differ between seeds), 2 bad input or usage.
+/// ptxemu: run, trace or check PTX files. Exit status: 0 done, 1 the program is wrong (fault,
+/// unknown opcode, results that differ between seeds), 2 bad input or usage.
 namespace mxfa::emu::cli {
 namespace {
 
@@ -28,6 +30,15 @@ struct RunOptions {
   LaunchOptions launch;
   bool keep_diverged = false;
   bool allow_uninitialised = false;
+};
+
+struct TraceOptions {
+  RunOptions run;
+  TraceReport report;
+  std::uint32_t block = 0;
+  std::vector<std::string> roles;
+  std::string json;
+  std::string svg;
 };
 
 /// The buffers of one launch.
@@ -92,15 +103,20 @@ void write_outputs(const Run& run, const std::vector<ArgumentSpec>& specs,
   }
 }
 
-ExitStatus run_command(RunOptions& options) {
-  const std::string text = read_text(options.path);
-  std::vector<ArgumentSpec> specs;
-  for (const std::string& argument : options.arguments) specs.push_back(parse_argument(argument));
+LaunchConfig launch_config(const RunOptions& options) {
   LaunchConfig config;
   config.grid = parse_dim3(options.grid, "--grid");
   config.block = parse_dim3(options.block, "--block");
   if (!options.cluster.empty()) config.cluster = parse_dim3(options.cluster, "--cluster");
   config.dynamic_shared_bytes = options.shared_bytes;
+  return config;
+}
+
+ExitStatus run_command(RunOptions& options) {
+  const std::string text = read_text(options.path);
+  std::vector<ArgumentSpec> specs;
+  for (const std::string& argument : options.arguments) specs.push_back(parse_argument(argument));
+  const LaunchConfig config = launch_config(options);
   options.launch.converge = !options.keep_diverged;
   options.launch.check_uninitialised = !options.allow_uninitialised;
   options.launch.print = [](const std::string& line) { fmt::print("{}", line); };
@@ -137,6 +153,50 @@ ExitStatus run_command(RunOptions& options) {
   return kDone;
 }
 
+// "producer=16" or "consumer=0-15".
+TraceRole parse_role(const std::string& text) {
+  TraceRole role;
+  const std::size_t equals = text.find('=');
+  const std::string range = equals == std::string::npos ? "" : text.substr(equals + 1);
+  const char* end = range.data() + range.size();
+  const auto first = std::from_chars(range.data(), end, role.first);
+  role.last = role.first;
+  auto last = first;
+  if (first.ec == std::errc{} && first.ptr != end && *first.ptr == '-') {
+    last = std::from_chars(first.ptr + 1, end, role.last);
+  }
+  if (equals == 0 || last.ec != std::errc{} || last.ptr != end || role.last < role.first) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("--role: expected NAME=WARP or NAME=FIRST-LAST, got '{}'", text));
+  }
+  role.name = text.substr(0, equals);
+  return role;
+}
+
+// Also of a launch that faults: the trace shows how it came to it.
+ExitStatus trace_command(TraceOptions& options) {
+  std::vector<TraceRole> roles;
+  for (const std::string& role : options.roles) roles.push_back(parse_role(role));
+  options.report.max_blocks = options.block + 1;
+  options.run.launch.trace = &options.report;
+  std::exception_ptr fault;
+  ExitStatus status = kDone;
+  try {
+    status = run_command(options.run);
+  } catch (const PtxError&) {
+    fault = std::current_exception();
+  }
+  const auto write = [](const std::string& path, const std::string& content) {
+    if (path.empty()) return;
+    write_bytes(path, reinterpret_cast<const std::byte*>(content.data()), content.size());
+  };
+  if (roles.empty()) roles = guess_roles(options.report);
+  write(options.json, chrome_json(options.report));
+  write(options.svg, timeline_svg(options.report, roles, options.block));
+  if (fault) std::rethrow_exception(fault);
+  return status;
+}
+
 ExitStatus lint_command(const std::vector<std::string>& paths) {
   ExitStatus status = kDone;
   for (const std::string& path : paths) {
@@ -163,12 +223,10 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("--seed", options.seed, "first seed");
   app.add_option("--seeds", options.seeds, "how many seeds; results must not differ")
       ->check(CLI::PositiveNumber);
-  const std::map<std::string, Policy> policies{{"random", Policy::kRandom},
-                                               {"earliest", Policy::kEarliest},
-                                               {"latest", Policy::kLatest},
-                                               {"lifo", Policy::kLifo},
-                                               {"starve", Policy::kStarve}};
-  app.add_option("--policy", options.launch.policy, "random, earliest, latest, lifo, starve")
+  const std::map<std::string, Policy> policies{
+      {"random", Policy::kRandom}, {"earliest", Policy::kEarliest}, {"latest", Policy::kLatest},
+      {"lifo", Policy::kLifo},     {"starve", Policy::kStarve},     {"timed", Policy::kTimed}};
+  app.add_option("--policy", options.launch.policy, "random, earliest, latest, lifo, starve, timed")
       ->transform(CLI::CheckedTransformer(policies, CLI::ignore_case));
   app.add_option("--threads", options.launch.threads, "host threads")->check(CLI::Range(1, 1024));
   app.add_option("--resident", options.launch.resident_clusters, "clusters interleaved on a thread")
@@ -185,6 +243,15 @@ int main_checked(int argc, char** argv) {
   RunOptions options;
   CLI::App* run = app.add_subcommand("run", "run a kernel under one or more interleavings");
   add_run_options(*run, options);
+  TraceOptions tracing;
+  tracing.run.launch.policy = Policy::kTimed;
+  CLI::App* trace = app.add_subcommand("trace", "run a kernel and record what happens when");
+  add_run_options(*trace, tracing.run);
+  trace->add_option("--json", tracing.json, "file for Chrome's trace format");
+  trace->add_option("--svg", tracing.svg, "file for a timeline of one block");
+  trace->add_option("--show-block", tracing.block, "the block, by its linear index");
+  trace->add_option("--role", tracing.roles, "NAME=WARP or NAME=FIRST-LAST; left out: guessed")
+      ->allow_extra_args(false);
   std::vector<std::string> paths;
   CLI::App* lint_app = app.add_subcommand("lint", "list opcodes that the emulator does not know");
   lint_app->add_option("files", paths, "PTX texts")->required();
@@ -194,7 +261,8 @@ int main_checked(int argc, char** argv) {
     return app.exit(error) == 0 ? kDone : kBadInput;
   }
   try {
-    return run->parsed() ? run_command(options) : lint_command(paths);
+    if (run->parsed()) return run_command(options);
+    return trace->parsed() ? trace_command(tracing) : lint_command(paths);
   } catch (const PtxError& error) {
     fmt::print(stderr, "ptxemu: {}\n", error.what());
     return kCheckFailed;

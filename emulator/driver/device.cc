@@ -97,11 +97,9 @@ void require_no_context(const State& s) {
 
 template <class T>
 using Named = std::pair<std::string_view, T>;
-constexpr Named<Policy> kPolicies[] = {{"random", Policy::kRandom},
-                                       {"earliest", Policy::kEarliest},
-                                       {"latest", Policy::kLatest},
-                                       {"lifo", Policy::kLifo},
-                                       {"starve", Policy::kStarve}};
+constexpr Named<Policy> kPolicies[] = {{"random", Policy::kRandom}, {"earliest", Policy::kEarliest},
+                                       {"latest", Policy::kLatest}, {"lifo", Policy::kLifo},
+                                       {"starve", Policy::kStarve}, {"timed", Policy::kTimed}};
 constexpr Named<std::optional<Fp8Mode>> kArithmetics[] = {{"native", std::nullopt},
                                                           {"exact", Fp8Mode::kExact},
                                                           {"hopper", Fp8Mode::kHopper},
@@ -265,8 +263,8 @@ CUresult mxemuSetMultiprocessorCount(int count) {
 
 CUresult mxemuSetSchedule(const char* policy, uint64_t seed) {
   return call_uninitialised([&](State& s) {
-    s.settings.policy =
-        named(kPolicies, policy, "policy: expected random, earliest, latest, lifo or starve");
+    s.settings.policy = named(kPolicies, policy,
+                              "policy: expected random, earliest, latest, lifo, starve or timed");
     s.settings.seed = seed;
     s.launches = 0;
     s.timeline.configure(s.settings.policy, seed);
@@ -296,6 +294,15 @@ CUresult mxemuSetArithmetic(const char* mode) {
 
 CUresult mxemuSetStrict(int strict) {
   return call_uninitialised([&](State& s) { s.settings.strict = strict != 0; });
+}
+
+CUresult mxemuSetChecker(int enabled) {
+  return call_uninitialised([&](State& s) { s.settings.check_hazards = enabled != 0; });
+}
+
+CUresult mxemuSetTrace(const char* folder) {
+  return call_uninitialised(
+      [&](State& s) { s.settings.trace_folder = folder == nullptr ? "" : folder; });
 }
 
 CUresult mxemuGetReport(const char** text) {

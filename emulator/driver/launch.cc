@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 
+#include "mxemu/check.h"
 #include "state.h"
 
 /// Launches.
@@ -177,18 +179,61 @@ LaunchOptions options_of(State& s, const Plan& plan) {
   return options;
 }
 
+// The first errors of the hazard checker, as text; empty where it found none.
+std::string hazards(const CheckReport& report) {
+  constexpr std::size_t kShown = 4;
+  std::string result;
+  std::size_t shown = 0;
+  for (const Hazard& hazard : report.hazards) {
+    if (hazard.level != HazardLevel::kError || shown == kShown) continue;
+    result += fmt::format("{}{}", shown++ == 0 ? "" : "\n", hazard.text());
+  }
+  if (report.errors() > shown) result += fmt::format("\nand {} more", report.errors() - shown);
+  return result;
+}
+
+/// Writes what the launch did when it has ended, in a fault or not.
+class LaunchTrace {
+ public:
+  LaunchTrace(const State& s, LaunchOptions& options)
+      : folder_(s.settings.trace_folder), number_(s.launches) {
+    if (!folder_.empty()) options.trace = &report_;
+  }
+  ~LaunchTrace() {
+    if (folder_.empty()) return;
+    const std::string stem = fmt::format("{}/{}.{}", folder_, report_.kernel, number_);
+    std::ofstream(stem + ".json") << chrome_json(report_);
+    std::ofstream(stem + ".svg") << timeline_svg(report_, guess_roles(report_));
+  }
+  LaunchTrace(const LaunchTrace&) = delete;
+  LaunchTrace& operator=(const LaunchTrace&) = delete;
+
+ private:
+  std::string folder_;
+  std::uint64_t number_;
+  TraceReport report_;
+};
+
 void run(State& s, const Function& function, const Plan& plan) {
-  const LaunchOptions options = options_of(s, plan);
+  LaunchOptions options = options_of(s, plan);
+  CheckReport check;
+  if (s.settings.check_hazards) options.check = &check;
+  LaunchTrace trace(s, options);
+  const std::string where =
+      fmt::format("[kernel {}, grid {}, block {}, launch seed {}]", function.info.name,
+                  text(plan.config.grid), text(plan.config.block), options.seed);
   try {
     function.module->module->launch(function.info.name, plan.config, plan.arguments, options);
   } catch (const PtxError& error) {
-    const PtxLocation& location = error.location();
-    throw PtxError(location,
-                   fmt::format("{} [kernel {}, grid {}, block {}, launch seed {}]", error.reason(),
-                               function.info.name, text(plan.config.grid), text(plan.config.block),
-                               options.seed),
-                   error.fault());
+    const std::string found = hazards(check);
+    throw PtxError(
+        error.location(),
+        fmt::format("{} {}{}{}", error.reason(), where, found.empty() ? "" : "\n", found),
+        error.fault());
   }
+  if (check.clean()) return;
+  throw PtxError({function.module->name, 0, {}},
+                 fmt::format("hazards {}\n{}", where, hazards(check)));
 }
 
 }  // namespace

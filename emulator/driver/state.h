@@ -43,6 +43,8 @@ struct Settings {
   bool check_uninitialised = true;
   std::optional<Fp8Mode> arithmetic;  ///< none: as the architecture has
   bool strict = true;
+  bool check_hazards = false;
+  std::string trace_folder;
 };
 
 struct PrimaryContext {

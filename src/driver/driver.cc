@@ -50,6 +50,8 @@ void Driver::configure_emulator(const std::string& library) const {
   set("mxemuSetThreads", emulator.threads);
   set("mxemuSetArithmetic", emulator.arithmetic.c_str());
   set("mxemuSetStrict", int{emulator.strict});
+  set("mxemuSetChecker", int{emulator.check_hazards});
+  set("mxemuSetTrace", emulator.trace_folder.c_str());
   set("mxemuSetMemory", int{emulator.poison_memory}, int{emulator.check_uninitialised});
 }
 

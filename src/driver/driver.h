@@ -23,12 +23,14 @@ struct EmulatorOptions {
   int device_count = 1;
   int multiprocessors = 0;        ///< SMs of a device; 0: as many as the architecture has
   std::string policy = "random";  ///< order of what is not ordered: random, earliest, latest, lifo,
-                                  ///< starve
+                                  ///< starve, timed
   std::uint64_t seed = 0;         ///< the same seed and policy replay, on one thread
   int threads = 1;                ///< host threads of a launch
   bool poison_memory = true;      ///< fresh device memory is 0xFF, not zero
   std::string arithmetic = "native";  ///< of matrix instructions: native, exact, hopper, blackwell
   bool strict = true;  ///< what hardware is known to do, but the ISA does not promise, is a fault
+  std::string trace_folder;         ///< for a timeline of each launch; empty: none
+  bool check_hazards = false;       ///< race checker; several times slower
   bool check_uninitialised = true;  ///< a kernel's read of bytes that nobody wrote is a fault
 };
 

@@ -19,7 +19,8 @@ CUresult mxemuSetDeviceCount(int count);
 /// Few make persistent kernels take several tiles a CTA.
 CUresult mxemuSetMultiprocessorCount(int count);
 /// Order of everything that is not ordered: streams, CTAs, warps, asynchronous work. The policy is
-/// "random" (the start), "earliest", "latest", "lifo" or "starve"; the same seed and policy replay.
+/// "random" (the start), "earliest", "latest", "lifo", "starve" or "timed"; the same seed and
+/// policy replay.
 CUresult mxemuSetSchedule(const char* policy, uint64_t seed);
 /// Host threads of a launch, 1 (the start) to 1024. More than one do not replay.
 CUresult mxemuSetThreads(int threads);
@@ -32,6 +33,12 @@ CUresult mxemuSetArithmetic(const char* mode);
 /// Whether what the ISA does not promise, although hardware is known to do it, is a fault (the
 /// start) or passes.
 CUresult mxemuSetStrict(int strict);
+/// Whether launches run under the hazard checker (the start: no; several times slower, one host
+/// thread). Its errors are faults like any other.
+CUresult mxemuSetChecker(int enabled);
+/// A folder for a trace of each launch from now on, KERNEL.NUMBER.json and .svg (mxemu/trace.h),
+/// of its first block; null or "" for none. Use the policy "timed" for a picture to look at.
+CUresult mxemuSetTrace(const char* folder);
 /// What the calling thread's last call found wrong, in words; empty after success. After a kernel's
 /// fault it is the emulator's report. Valid until the thread's next call.
 CUresult mxemuGetReport(const char** text);

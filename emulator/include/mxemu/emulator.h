@@ -13,6 +13,7 @@
 #include "mxemu/check.h"
 #include "mxemu/error.h"
 #include "mxemu/memory.h"
+#include "mxemu/trace.h"
 
 /// Runs PTX kernels on the CPU. One Module is one PTX text; kernels see the GlobalMemory that it
 /// was loaded into. Everything throws PtxError.
@@ -26,6 +27,7 @@ enum class Policy : std::uint8_t {
   kLatest,    ///< asynchronous work completes only when no warp can go on without it
   kLifo,      ///< the newest asynchronous work first, the last warps first
   kStarve,    ///< one warp of each block (picked by the seed) runs only when no other one can
+  kTimed,     ///< side by side, as if each warp issued an instruction a tick; see mxemu/trace.h
 };
 
 /// Arithmetic of floating-point matrix instructions.
@@ -66,6 +68,8 @@ struct LaunchOptions {
   /// The launch then runs on one host thread. Reads of bytes that nobody wrote are reported and
   /// the launch goes on.
   CheckReport* check = nullptr;
+  /// Records what happens when, also where the launch throws. The launch runs on one host thread.
+  TraceReport* trace = nullptr;
 };
 
 struct LaunchConfig {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/fault.h"
@@ -57,6 +58,9 @@ class AsyncOp {
   /// For reports: what it is and where it was issued, in one line.
   virtual std::string describe() const = 0;
   virtual std::uint32_t channel() const { return kUnordered; }
+  /// Its kind, "wgmma", and the PTX line that issued it; 0 where there is none.
+  virtual std::string_view what() const { return {}; }
+  virtual std::uint32_t line() const { return 0; }
   /// What it reads and writes, known at its issue; for whoever watches races. Appends to `out`.
   virtual void touches(std::vector<Touch>&) const {}
   virtual Issuer issuer() const { return {}; }

@@ -21,6 +21,10 @@
 #include "model/mma_unit.h"
 #include "mxemu/error.h"
 
+namespace mxfa::emu::trace {
+class Tracer;
+}
+
 /// The state of a running launch: clusters of CTAs of warps of fragments.
 namespace mxfa::emu::exec {
 
@@ -70,7 +74,8 @@ struct Launch {
   bool converge = true;  ///< fragments meet again as soon as they can; off: only where they must
   std::function<void(const std::string&)> print;
   std::shared_ptr<Warnings> warnings = std::make_shared<Warnings>();
-  Observer* observer = nullptr;  ///< null: nobody watches
+  Observer* observer = nullptr;     ///< null: nobody watches
+  trace::Tracer* tracer = nullptr;  ///< null: nobody records
 
   Dim3 cluster_grid() const {
     return {grid[0] / cluster[0], grid[1] / cluster[1], grid[2] / cluster[2]};

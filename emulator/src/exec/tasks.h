@@ -35,6 +35,8 @@ class Task : public async::AsyncOp {
   bool may_outlive_block() const override { return info_.may_outlive_block; }
   std::string describe() const override;
   std::uint32_t channel() const override { return info_.channel; }
+  std::string_view what() const override { return info_.what; }
+  std::uint32_t line() const override { return info_.line; }
   void touches(std::vector<async::Touch>& out) const override {
     if (info_.touches) info_.touches(out);
   }

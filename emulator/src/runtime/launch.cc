@@ -9,6 +9,7 @@
 #include "check/checker.h"
 #include "exec/machine.h"
 #include "sched/scheduler.h"
+#include "trace/tracer.h"
 
 namespace mxfa::emu::runtime {
 namespace {
@@ -134,9 +135,14 @@ LaunchStats launch(const LaunchRequest& request, const LaunchOptions& options) {
   if (options.check != nullptr) {
     checker = std::make_unique<check::Checker>(state, *options.check);
   }
+  std::unique_ptr<trace::Tracer> tracer;
+  if (options.trace != nullptr) {
+    tracer = std::make_unique<trace::Tracer>(state, *options.trace);
+  }
   const std::uint64_t clusters = exec::volume(state.cluster_grid());
+  const bool alone = checker || tracer || options.policy == Policy::kTimed;
   const auto threads = static_cast<std::uint64_t>(std::clamp<std::int64_t>(
-      checker ? 1 : options.threads, 1, static_cast<std::int64_t>(clusters)));
+      alone ? 1 : options.threads, 1, static_cast<std::int64_t>(clusters)));
   sched::Team team;
   team.size = static_cast<int>(threads);
   team.moving = team.size;
@@ -156,6 +162,7 @@ LaunchStats launch(const LaunchRequest& request, const LaunchOptions& options) {
   work(0);
   for (std::thread& thread : others) thread.join();
   if (checker) checker->finish();
+  if (tracer) tracer->finish();
   LaunchStats total;
   for (std::uint64_t i = 0; i < threads; ++i) {
     if (errors[i]) std::rethrow_exception(errors[i]);

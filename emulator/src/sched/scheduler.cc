@@ -6,10 +6,13 @@
 #include <chrono>
 #include <thread>
 
+#include "trace/tracer.h"
+
 namespace mxfa::emu::sched {
 namespace {
 
 constexpr std::uint32_t kMaxQuantum = 128;
+constexpr std::uint32_t kTimedQuantum = 8;
 /// Rounds in which every poll fails before the launch counts as stuck: sleeps may run out.
 constexpr int kMaxRetries = 256;
 /// How long a stuck scheduler waits for the memory effects of other threads that also seem stuck.
@@ -52,8 +55,7 @@ LaunchStats Scheduler::run() {
     if (choice.agent != nullptr) {
       run_agent(*choice.agent);
     } else if (choice.cta != nullptr) {
-      choice.cta->async.complete(choice.op);
-      ++progress_.count;
+      complete(*choice.cta, choice.op);
     } else if (stuck()) {
       report_stuck();
     }
@@ -70,7 +72,7 @@ void Scheduler::admit() {
         std::make_unique<exec::Cluster>(launch_, progress_, next_, columns_of(resident.slot));
     next_ += share_.step;
     for (const auto& cta : resident.cluster->ctas) {
-      for (const auto& warp : cta->warps) resident.agents.push_back({warp.get(), false, 0});
+      for (const auto& warp : cta->warps) resident.agents.push_back({warp.get(), false, 0, now_});
     }
     residents_.push_back(std::move(resident));
   }
@@ -114,6 +116,7 @@ bool Scheduler::is_victim(const Agent& agent) const {
 }
 
 Scheduler::Choice Scheduler::choose() {
+  if (options_.policy == Policy::kTimed) return choose_timed();
   const bool async_last = options_.policy == Policy::kLatest;
   if (!async_last && options_.policy != Policy::kEarliest && random_.below(4) == 0) {
     const Choice choice = choose_async(options_.policy == Policy::kLifo);
@@ -173,8 +176,7 @@ void Scheduler::complete_all_async() {
   for (Resident& resident : residents_) {
     for (const auto& cta : resident.cluster->ctas) {
       for (auto ops = cta->async.eligible(); !ops.empty(); ops = cta->async.eligible()) {
-        cta->async.complete(ops[0]);
-        ++progress_.count;
+        complete(*cta, ops[0]);
       }
     }
   }
@@ -187,7 +189,12 @@ std::uint32_t Scheduler::quantum() {
 void Scheduler::run_agent(Agent& agent) {
   const std::uint64_t before = agent.warp->executed();
   const std::uint64_t progress = progress_.count;
-  const exec::Outcome outcome = agent.warp->run(quantum());
+  const bool timed = options_.policy == Policy::kTimed;
+  std::uint64_t& time = timed ? agent.time : now_;
+  if (launch_.tracer != nullptr) launch_.tracer->begin_run(time);
+  const exec::Outcome outcome = agent.warp->run(timed ? kTimedQuantum : quantum());
+  time += agent.warp->executed() - before;
+  note_issues(agent.warp->cta().cluster, time);
   agent.waiting = outcome == exec::Outcome::kBlocked || outcome == exec::Outcome::kPolled;
   // What it did before it began to wait does not help it; what others do afterwards may.
   agent.seen = progress_.count;

@@ -2,6 +2,9 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "exec/machine.h"
@@ -37,6 +40,7 @@ class Scheduler {
     exec::Warp* warp = nullptr;
     bool waiting = false;
     std::uint64_t seen = 0;  ///< the progress count when it began to wait
+    std::uint64_t time = 0;  ///< of its next instruction, under Policy::kTimed
   };
   struct Resident {
     std::size_t slot = 0;
@@ -58,6 +62,10 @@ class Scheduler {
   Choice choose();
   Choice choose_async(bool newest);
   Choice choose_warp();
+  Choice choose_timed();
+  std::optional<std::pair<Choice, std::uint64_t>> next_due();
+  void note_issues(const exec::Cluster& cluster, std::uint64_t time);
+  void complete(exec::Cta& cta, std::size_t op);
   void complete_all_async();
   void run_agent(Agent& agent);
   bool stuck();
@@ -80,6 +88,9 @@ class Scheduler {
   std::uint64_t last_progress_ = 0;
   std::uint64_t spent_ = 0;  ///< warp instructions since the last progress
   int retries_ = 0;          ///< rounds of polls since the last progress
+  std::uint64_t now_ = 0;    ///< ticks, or instructions of all warps where they are not timed
+  /// When the work in flight is to complete; kept only where it matters.
+  std::unordered_map<const async::AsyncOp*, std::uint64_t> due_;
 };
 
 }  // namespace mxfa::emu::sched

@@ -68,6 +68,15 @@ done:
   ld.param.u64 d1, [p]; ld.global.u32 r1, [d1+2];
   ret;
 }
+// Every warp writes the same words.
+.visible .entry race(.param .u64 p)
+{
+  .reg .b32 r<9>; .reg .b64 d<9>;
+  mov.u32 r1, %laneid; mov.u32 r2, %warpid;
+  ld.param.u64 d1, [p]; mul.wide.u32 d2, r1, 4; add.u64 d1, d1, d2;
+  st.global.u32 [d1], r2;
+  ret;
+}
 .visible .entry spin() { again: bra again; }
 .visible .entry traps() { trap; ret; }
 .visible .entry bounded(.param .u64 p) .maxntid 64 { ret; }
@@ -100,6 +109,8 @@ class DriverTest : public testing::Test {
     ASSERT_CU(mxemuSetMemory(1, 1));
     ASSERT_CU(mxemuSetArithmetic("native"));
     ASSERT_CU(mxemuSetStrict(1));
+    ASSERT_CU(mxemuSetChecker(0));
+    ASSERT_CU(mxemuSetTrace(nullptr));
     ASSERT_CU(cuInit(0));
     open();
   }

@@ -199,6 +199,18 @@ TEST_F(LaunchTest, EndlessLoop) {
   expect_sticky(CUDA_ERROR_LAUNCH_TIMEOUT, "endless loop");
 }
 
+TEST_F(LaunchTest, HazardsAreFaultsUnderTheChecker) {
+  const CUdeviceptr words = zeros(32);
+  // Two warps add to the same words, and nothing orders them.
+  ASSERT_CU(launch(function("race"), config(1, 64), words));
+  EXPECT_CU(CUDA_SUCCESS, cuCtxSynchronize());
+  ASSERT_CU(mxemuSetChecker(1));
+  ASSERT_CU(add(words, 32, 1, nullptr));
+  EXPECT_CU(CUDA_SUCCESS, cuCtxSynchronize());
+  ASSERT_CU(launch(function("race"), config(1, 64), words));
+  expect_sticky(CUDA_ERROR_LAUNCH_FAILED, "race");
+}
+
 TEST_F(LaunchTest, WorkBehindAFaultDoesNotRun) {
   const CUdeviceptr words = zeros(32);
   const CUstream s = stream();

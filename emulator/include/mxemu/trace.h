@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+/// What happened in a launch, and when: see LaunchOptions::trace. Under Policy::kTimed the unit of
+/// time is one instruction of a warp, all warps go on side by side, and copies and matrix
+/// instructions take nominal times; under the other policies it counts the instructions of all
+/// warps one after the other, as the emulator ran them. Neither is a time on a GPU.
+namespace mxfa::emu {
+
+enum class TraceGroup : std::uint8_t {
+  kMath,    ///< arithmetic and everything else
+  kMemory,  ///< ld, st, atomics
+  kMatrix,  ///< issues wgmma, tcgen05.mma or .cp
+  kCopy,    ///< issues asynchronous copies
+  kTensor,  ///< tcgen05.ld, .st; ldmatrix, stmatrix
+  kSync,    ///< arrivals, fences, commits
+  kWait,    ///< from an instruction that waits to the next one
+  kCount
+};
+/// "math", "memory", ...
+const char* name_of(TraceGroup group);
+
+/// A warp busy with instructions of mostly one group, or waiting.
+struct TraceSlice {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint32_t block = 0;  ///< linear index in the grid
+  std::uint32_t warp = 0;
+  std::uint32_t line = 0;  ///< of the PTX text, the first instruction's
+  TraceGroup group = TraceGroup::kMath;
+};
+
+/// Asynchronous work from its issue to its completion.
+struct TraceOp {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint32_t block = 0;
+  std::string what;  ///< "tensor load", ...
+  std::string text;  ///< with the line and the instruction
+};
+
+struct TraceReport {
+  std::uint32_t max_blocks = 1;  ///< in: only blocks with a smaller index are recorded
+  std::string kernel;
+  std::string file;
+  std::vector<std::string> lines;  ///< of the PTX text
+  std::uint32_t warps = 0;         ///< of a block
+  std::vector<TraceSlice> slices;
+  std::vector<TraceOp> ops;
+};
+
+/// Chrome's trace format, for its viewer and others: a process for each block, a thread for each
+/// warp; asynchronous work as nestable events by kind.
+std::string chrome_json(const TraceReport& report);
+
+/// Warps that belong together, "producer" = {16, 16}.
+struct TraceRole {
+  std::string name;
+  std::uint32_t first = 0;
+  std::uint32_t last = 0;
+};
+/// Neighbouring warps that execute mostly the same lines, named by what they do most besides
+/// waiting.
+std::vector<TraceRole> guess_roles(const TraceReport& report);
+
+/// A picture of one block: a lane for each warp, grouped by role, and lanes of asynchronous work.
+/// Warps without a role follow at the end.
+std::string timeline_svg(const TraceReport& report, const std::vector<TraceRole>& roles,
+                         std::uint32_t block = 0);
+
+}  // namespace mxfa::emu
