@@ -11,6 +11,13 @@ namespace mxfa::emu::exec {
 inline constexpr int kLanes = 32;
 inline constexpr std::uint32_t kFullMask = 0xFFFFFFFFu;
 
+/// How many lanes a mask has. In plain code: without popcnt the built-in calls a library.
+constexpr std::uint32_t count_lanes(std::uint32_t mask) {
+  mask -= (mask >> 1) & 0x55555555u;
+  mask = (mask & 0x33333333u) + ((mask >> 2) & 0x33333333u);
+  return (((mask + (mask >> 4)) & 0x0F0F0F0Fu) * 0x01010101u) >> 24;
+}
+
 struct Context {
   std::byte* base[2] = {};  ///< registers; end of the constant pool
   std::uint32_t* preds = nullptr;
@@ -19,6 +26,11 @@ struct Context {
   template <class Slot>
   [[gnu::always_inline]] inline Slot* row(std::int32_t offset) const {
     return reinterpret_cast<Slot*>(base[offset < 0 ? 1 : 0] + offset);
+  }
+  /// The row of a result, which is never a constant.
+  template <class Slot>
+  [[gnu::always_inline]] inline Slot* result_row(std::int32_t offset) const {
+    return reinterpret_cast<Slot*>(base[0] + offset);
   }
   [[gnu::always_inline]] inline std::uint32_t pred(std::int32_t operand) const {
     return preds[operand >> 1] ^ (0u - static_cast<std::uint32_t>(operand & 1));

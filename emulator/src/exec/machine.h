@@ -12,9 +12,11 @@
 
 #include "async/async_op.h"
 #include "exec/context.h"
+#include "exec/fragments.h"
 #include "exec/held_registers.h"
 #include "exec/tensor_core.h"
 #include "ir/kernel.h"
+#include "mem/aligned.h"
 #include "mem/global.h"
 #include "mem/shared.h"
 #include "model/mbarrier.h"
@@ -67,7 +69,7 @@ struct Launch {
   Dim3 cluster{1, 1, 1};
   std::uint32_t dynamic_shared = 0;
   std::vector<std::byte> params;
-  std::vector<std::byte> pool;  ///< the kernel's, with addresses of parameters filled in
+  mem::RowBytes pool;  ///< the kernel's, with addresses of parameters filled in
   std::shared_ptr<const mem::RegionTable> memory;
   Checks checks;
   model::ArithmeticMode arithmetic = model::ArithmeticMode::kExact;
@@ -80,31 +82,6 @@ struct Launch {
   Dim3 cluster_grid() const {
     return {grid[0] / cluster[0], grid[1] / cluster[1], grid[2] / cluster[2]};
   }
-};
-
-/// A barrier's generation: waiters hold the number they saw and go on when it has changed.
-struct Gate {
-  std::uint64_t generation = 0;
-  std::string name;
-};
-
-enum class FragmentState : std::uint8_t {
-  kReady,
-  kMeeting,  ///< at `pc`, until the lanes that the instruction needs have arrived
-  kWarpBarrier,
-  kGate,   ///< until `gate` has moved on from `ticket`
-  kRetry,  ///< the instruction at `pc` could not be done yet
-};
-
-/// Lanes of a warp that are at the same instruction.
-struct Fragment {
-  std::uint32_t pc = 0;
-  std::uint32_t mask = 0;
-  FragmentState state = FragmentState::kReady;
-  const Gate* gate = nullptr;
-  std::uint64_t ticket = 0;
-  bool passed_over = false;  ///< it spins or polls: others of the warp go first
-  std::uint32_t streak = 0;  ///< instructions since it met another fragment or gave way
 };
 
 enum class Outcome : std::uint8_t {
@@ -191,34 +168,45 @@ class Warp : public Context {
 
  private:
   enum class Next : std::uint8_t { kContinue, kPick, kYield };
-  Fragment* pick();
-  Fragment* pick_ready();
-  bool all_ready() const;
-  void merge();
-  void wake();
-  void pass_over(Fragment& fragment);
+  // Which lanes run: fragments.cc.
+  bool arrange();
+  void settle();
+  void merge_meeting();
+  bool can_go_on(const WaitingFragment& fragment) const;
+  WaitingFragment& park(WaitState state);
+  void look_at_front();
+  std::uint32_t active(const ir::Inst& in, std::uint32_t lanes) const;
+  Next run_front(std::uint32_t& budget);
+  Next join();
+  Next branch(const ir::Inst& in, std::uint32_t mask);
+  Next jump(const ir::Inst& in, std::uint32_t target);
+  void consider_holding(const ir::Inst& branch);
+  // What they do: warp.cc.
   bool can_meet(const Fragment& fragment) const;
   bool members_present(const ir::Inst& in, std::uint32_t mask) const;
-  void wait_at_warp_barrier(std::size_t index, const ir::Inst& in);
+  void wait_at_warp_barrier(const ir::Inst& in);
   std::uint32_t barrier_members(const Fragment& fragment) const;
   void release_warp_barrier();
-  Next run_fragment(std::size_t index, std::uint32_t& budget);
-  Next step(std::size_t index, const ir::Inst& in, std::uint32_t mask);
-  Next branch(std::size_t index, const ir::Inst& in, std::uint32_t mask);
-  Next leave(std::size_t index, std::uint32_t mask);
-  Next meet(std::size_t index, const ir::Inst& in, std::uint32_t mask);
-  Next finish(std::size_t index, const ir::Inst& in, std::uint32_t mask, bool always_yield);
+  Next step(const ir::Inst& in, std::uint32_t mask);
+  Next leave(std::uint32_t mask);
+  Next meet(const ir::Inst& in, std::uint32_t mask);
+  Next finish(const ir::Inst& in, std::uint32_t mask, bool always_yield);
   void check_meeting_possible() const;
-  std::string describe_fragment(const Fragment& fragment) const;
+  std::string describe_fragment(const Fragment& fragment, const std::string& doing,
+                                std::uint32_t pc) const;
 
   Cta* cta_;
   const ir::Inst* code_;
   std::uint32_t index_;
+  bool converge_;
   std::uint32_t live_;
   std::uint32_t lane_count_;
-  std::vector<Fragment> fragments_;
-  std::uint32_t limit_ = UINT32_MAX;  ///< the next pc after the picked fragment's with another one
-  std::vector<std::byte> registers_;
+  ReadyFragments ready_;
+  std::vector<WaitingFragment> waiting_;
+  std::uint32_t limit_ = UINT32_MAX;  ///< the next pc after the running fragment's with another one
+  std::uint32_t front_lanes_ = 0;
+  std::uint32_t hold_end_ = 0;  ///< where fragments that are held go on
+  mem::RowBytes registers_;
   std::vector<std::uint32_t> predicates_;
   std::vector<std::byte> local_;
   std::vector<LaneAsync> lane_async_;

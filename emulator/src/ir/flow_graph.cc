@@ -33,4 +33,19 @@ std::vector<BasicBlock> basic_blocks(std::span<const Inst> code) {
   return blocks;
 }
 
+void mark_outer_loops(std::span<Inst> code) {
+  // Branches back that stand further on, the nearest last; those whose target is not below the
+  // target of a nearer one cannot end a loop around anything before it.
+  std::vector<const Inst*> further;
+  for (std::size_t i = code.size(); i-- > 0;) {
+    Inst& in = code[i];
+    if (in.flow != Flow::kBranch || in.imm > static_cast<std::int64_t>(i)) continue;
+    while (!further.empty() && further.back()->imm >= in.imm) further.pop_back();
+    if (!further.empty()) {
+      in.extra = static_cast<std::uint32_t>(further.back() - code.data()) + 1;
+    }
+    further.push_back(&in);
+  }
+}
+
 }  // namespace mxfa::emu::ir

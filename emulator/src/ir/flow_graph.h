@@ -60,4 +60,7 @@ struct BasicBlock {
 /// Branches hold indices of instructions. The code ends with an exit.
 std::vector<BasicBlock> basic_blocks(std::span<const Inst> code);
 
+/// Writes into each branch back whose loop lies in another one where that one ends.
+void mark_outer_loops(std::span<Inst> code);
+
 }  // namespace mxfa::emu::ir

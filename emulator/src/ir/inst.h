@@ -39,7 +39,8 @@ struct Inst {
   std::uint32_t guard = 0;  ///< predicate
   std::int32_t op[kMaxInstOperands] = {};
   std::int64_t imm = 0;     ///< branch target, address offset, or what the handler says
-  std::uint32_t extra = 0;  ///< first entry in Kernel::lists
+  /// First entry in Kernel::lists; of a branch back in a loop within a loop, the end of the latter.
+  std::uint32_t extra = 0;
   Flow flow = Flow::kPlain;
   std::uint8_t a = 0;  ///< meanings of a, b, c are the handler's
   std::uint8_t b = 0;

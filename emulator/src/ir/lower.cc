@@ -7,6 +7,7 @@
 
 #include "exec/handlers.h"
 #include "ir/allocate.h"
+#include "ir/flow_graph.h"
 #include "ir/lowering.h"
 #include "ir/protect.h"
 
@@ -274,6 +275,7 @@ Kernel lower(const ptx::Module& module, const ptx::Function& function,
       allocate_registers(builder.code, builder.uses, builder.registers, held);
   kernel.code = std::move(builder.code);
   kernel.lists = std::move(builder.lists);
+  mark_outer_loops(kernel.code);
   patch(kernel, builder, allocation);
   note_matrix_registers(kernel, builder);
   kernel.pool = builder.take_pool();

@@ -98,7 +98,7 @@ exec::Launch make_launch(const LaunchRequest& request, const LaunchOptions& opti
                              request.params.size()));
   }
   launch.params.assign(request.params.begin(), request.params.end());
-  launch.pool = kernel.pool;
+  launch.pool.assign(kernel.pool.begin(), kernel.pool.end());
   return launch;
 }
 

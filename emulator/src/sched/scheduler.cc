@@ -42,25 +42,32 @@ Scheduler::Scheduler(exec::Launch& launch, const LaunchOptions& options, const S
 }
 
 LaunchStats Scheduler::run() {
-  for (;;) {
-    admit();
-    if (residents_.empty()) return stats_;
+  admit();
+  while (!residents_.empty()) {
     if (team_.cancelled.load(std::memory_order_relaxed)) return stats_;
     if (options_.policy == Policy::kEarliest) {
       complete_all_async();
       retire();
-      if (residents_.empty()) continue;
+      admit();
+      if (residents_.empty()) break;
     }
     const Choice choice = choose();
+    bool finished = options_.policy == Policy::kEarliest;
     if (choice.agent != nullptr) {
       run_agent(*choice.agent);
+      finished |= choice.agent->exited;
     } else if (choice.cta != nullptr) {
       complete(*choice.cta, choice.op);
-    } else if (stuck()) {
-      report_stuck();
+      finished = true;
+    } else {
+      if (stuck()) report_stuck();
+      finished = true;  // others may have exited while it waited
     }
+    if (!finished) continue;
     retire();
+    admit();
   }
+  return stats_;
 }
 
 void Scheduler::admit() {
@@ -72,7 +79,7 @@ void Scheduler::admit() {
         std::make_unique<exec::Cluster>(launch_, progress_, next_, columns_of(resident.slot));
     next_ += share_.step;
     for (const auto& cta : resident.cluster->ctas) {
-      for (const auto& warp : cta->warps) resident.agents.push_back({warp.get(), false, 0, now_});
+      for (const auto& warp : cta->warps) resident.agents.push_back({.warp = warp.get(), .time = now_});
     }
     residents_.push_back(std::move(resident));
   }
@@ -106,13 +113,8 @@ void Scheduler::retire() {
   });
 }
 
-bool Scheduler::can_run(const Agent& agent) const {
-  return !agent.warp->exited() && (!agent.waiting || agent.seen != progress_.count);
-}
-
 bool Scheduler::is_victim(const Agent& agent) const {
-  return options_.policy == Policy::kStarve &&
-         agent.warp->index() == victim_ % agent.warp->cta().warps.size();
+  return agent.warp->index() == victim_ % agent.warp->cta().warps.size();
 }
 
 Scheduler::Choice Scheduler::choose() {
@@ -126,19 +128,24 @@ Scheduler::Choice Scheduler::choose() {
   return warp.agent != nullptr ? warp : choose_async(options_.policy == Policy::kLifo);
 }
 
-Scheduler::Choice Scheduler::choose_warp() {
-  std::size_t candidates = 0;
-  std::size_t preferred = 0;
+// Warps that can go on, without the victim where others can.
+void Scheduler::find_candidates() {
+  candidates_.clear();
   for (Resident& resident : residents_) {
-    for (const Agent& agent : resident.agents) {
-      if (!can_run(agent)) continue;
-      ++candidates;
-      if (!is_victim(agent)) ++preferred;
+    for (Agent& agent : resident.agents) {
+      if (agent.exited || (agent.waiting && agent.seen == progress_.count)) continue;
+      candidates_.push_back(&agent);
     }
   }
-  if (candidates == 0) return {};
-  const bool only_preferred = preferred > 0;
-  const std::size_t count = only_preferred ? preferred : candidates;
+  if (options_.policy != Policy::kStarve) return;
+  const auto victim = [&](const Agent* agent) { return is_victim(*agent); };
+  if (!std::ranges::all_of(candidates_, victim)) std::erase_if(candidates_, victim);
+}
+
+Scheduler::Choice Scheduler::choose_warp() {
+  find_candidates();
+  const std::size_t count = candidates_.size();
+  if (count == 0) return {};
   std::size_t wanted = 0;
   switch (options_.policy) {
     case Policy::kEarliest:
@@ -151,13 +158,7 @@ Scheduler::Choice Scheduler::choose_warp() {
       wanted = random_.below(count);
       break;
   }
-  for (Resident& resident : residents_) {
-    for (Agent& agent : resident.agents) {
-      if (!can_run(agent) || (only_preferred && is_victim(agent))) continue;
-      if (wanted-- == 0) return {&agent, nullptr, 0};
-    }
-  }
-  return {};
+  return {candidates_[wanted], nullptr, 0};
 }
 
 Scheduler::Choice Scheduler::choose_async(bool newest) {
@@ -194,6 +195,7 @@ void Scheduler::run_agent(Agent& agent) {
   if (launch_.tracer != nullptr) launch_.tracer->begin_run(time);
   const exec::Outcome outcome = agent.warp->run(timed ? kTimedQuantum : quantum());
   time += agent.warp->executed() - before;
+  agent.exited = outcome == exec::Outcome::kExited;
   note_issues(agent.warp->cta().cluster, time);
   agent.waiting = outcome == exec::Outcome::kBlocked || outcome == exec::Outcome::kPolled;
   // What it did before it began to wait does not help it; what others do afterwards may.

@@ -35,9 +35,10 @@ class Scheduler {
   LaunchStats run();
 
  private:
-  /// A warp and whether it is known to be waiting.
+  /// A warp and whether it has exited or is known to be waiting.
   struct Agent {
     exec::Warp* warp = nullptr;
+    bool exited = false;
     bool waiting = false;
     std::uint64_t seen = 0;  ///< the progress count when it began to wait
     std::uint64_t time = 0;  ///< of its next instruction, under Policy::kTimed
@@ -57,7 +58,7 @@ class Scheduler {
   std::size_t free_slot() const;
   const exec::SmColumns& columns_of(std::size_t slot);
   void retire();
-  bool can_run(const Agent& agent) const;
+  void find_candidates();
   bool is_victim(const Agent& agent) const;
   Choice choose();
   Choice choose_async(bool newest);
@@ -80,6 +81,7 @@ class Scheduler {
   Random random_;
   exec::Progress progress_;
   std::vector<Resident> residents_;
+  std::vector<Agent*> candidates_;
   std::vector<exec::SmColumns> columns_;  ///< tensor memory of the SMs that clusters share
   LaunchStats stats_;
   std::uint64_t next_ = 0;

@@ -11,26 +11,26 @@ void add_one(const KernelSink& s, const char* op, const char* type, F f) {
 
 template <class T>
 void add_order(const KernelSink& s, const char* type) {
-  add_one<T>(s, "eq", type, [](T a, T b) { return a == b; });
-  add_one<T>(s, "ne", type, [](T a, T b) { return a != b; });
-  add_one<T>(s, "lt", type, [](T a, T b) { return a < b; });
-  add_one<T>(s, "le", type, [](T a, T b) { return a <= b; });
-  add_one<T>(s, "gt", type, [](T a, T b) { return a > b; });
-  add_one<T>(s, "ge", type, [](T a, T b) { return a >= b; });
+  add_one<T>(s, "eq", type, [](auto a, auto b) { return a == b; });
+  add_one<T>(s, "ne", type, [](auto a, auto b) { return a != b; });
+  add_one<T>(s, "lt", type, [](auto a, auto b) { return a < b; });
+  add_one<T>(s, "le", type, [](auto a, auto b) { return a <= b; });
+  add_one<T>(s, "gt", type, [](auto a, auto b) { return a > b; });
+  add_one<T>(s, "ge", type, [](auto a, auto b) { return a >= b; });
 }
 
 template <class T>
 void add_unsigned_names(const KernelSink& s, const char* type) {
-  add_one<T>(s, "lo", type, [](T a, T b) { return a < b; });
-  add_one<T>(s, "ls", type, [](T a, T b) { return a <= b; });
-  add_one<T>(s, "hi", type, [](T a, T b) { return a > b; });
-  add_one<T>(s, "hs", type, [](T a, T b) { return a >= b; });
+  add_one<T>(s, "lo", type, [](auto a, auto b) { return a < b; });
+  add_one<T>(s, "ls", type, [](auto a, auto b) { return a <= b; });
+  add_one<T>(s, "hi", type, [](auto a, auto b) { return a > b; });
+  add_one<T>(s, "hs", type, [](auto a, auto b) { return a >= b; });
 }
 
 template <class T>
 void add_equality(const KernelSink& s, const char* type) {
-  add_one<T>(s, "eq", type, [](T a, T b) { return a == b; });
-  add_one<T>(s, "ne", type, [](T a, T b) { return a != b; });
+  add_one<T>(s, "eq", type, [](auto a, auto b) { return a == b; });
+  add_one<T>(s, "ne", type, [](auto a, auto b) { return a != b; });
 }
 
 struct Keep {
@@ -106,12 +106,12 @@ void add_test64(const KernelSink& s) {
 /// d = p ? a : b; op[3] is the predicate.
 template <class T>
 void select(Context& c, const Inst& in, std::uint32_t mask) {
-  auto* d = c.row<Slot<T>>(in.op[0]);
+  auto* d = c.result_row<Slot<T>>(in.op[0]);
   const auto* a = c.row<const Slot<T>>(in.op[1]);
   const auto* b = c.row<const Slot<T>>(in.op[2]);
   const std::uint32_t p = c.pred(in.op[3]);
   alignas(64) Slot<T> result[kLanes];
-  for (int i = 0; i < kLanes; ++i) result[i] = ((p >> i) & 1u) != 0 ? a[i] : b[i];
+  for (int i = 0; i < kLanes; ++i) result[i] = (p & kLaneBit[i]) != 0 ? a[i] : b[i];
   if (mask == kFullMask) {
     __builtin_memcpy(d, result, sizeof(result));
   } else {
@@ -121,11 +121,11 @@ void select(Context& c, const Inst& in, std::uint32_t mask) {
 
 /// d = p ? one : 0: selects between all ones or 1.0 and zero; op[1] is the predicate.
 void expand_predicate(Context& c, const Inst& in, std::uint32_t mask) {
-  auto* d = c.row<Row32>(in.op[0]);
+  auto* d = c.result_row<Row32>(in.op[0]);
   const std::uint32_t p = c.pred(in.op[1]);
   const auto one = static_cast<U32>(in.imm);
   alignas(64) Row32 result[kLanes];
-  for (int i = 0; i < kLanes; ++i) result[i] = ((p >> i) & 1u) != 0 ? one : 0u;
+  for (int i = 0; i < kLanes; ++i) result[i] = (p & kLaneBit[i]) != 0 ? one : 0u;
   blend(d, result, mask);
 }
 

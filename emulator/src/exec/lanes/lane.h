@@ -1,5 +1,9 @@
 #pragma once
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include <type_traits>
 
 #include "exec/lanes/sink.h"
@@ -74,12 +78,40 @@ template <class T>
   }
 }
 
+/// Tests with these bits become mask registers where the instruction set has them.
+constexpr std::uint32_t kLaneBit[kLanes] = {
+    1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,
+    1u << 8,  1u << 9,  1u << 10, 1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15,
+    1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21, 1u << 22, 1u << 23,
+    1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
+
+/// Stores whole rows: a load that follows a store of some lanes would have to wait for it, which
+/// doubles the time of dependent instructions. Compilers would choose the latter.
 template <class S>
 [[gnu::always_inline]] inline void blend(S* __restrict to, const S* __restrict from,
                                          std::uint32_t mask) {
-  for (int i = 0; i < kLanes; ++i) {
-    if ((mask >> i) & 1u) to[i] = from[i];
+#if defined(__AVX512DQ__)
+  constexpr int kStep = 64 / static_cast<int>(sizeof(S));
+  for (int i = 0; i < kLanes; i += kStep) {
+    const __m512i before = _mm512_load_si512(to + i);
+    const __m512i after = _mm512_load_si512(from + i);
+    const std::uint32_t part = mask >> i;
+    __m512i both;
+    if constexpr (sizeof(S) == 4) {
+      both = _mm512_mask_mov_epi32(before, static_cast<__mmask16>(part), after);
+    } else {
+      both = _mm512_mask_mov_epi64(before, static_cast<__mmask8>(part), after);
+    }
+    __asm__("" : "+v"(both));  // or the two become a masked store
+    _mm512_store_si512(to + i, both);
   }
+#else
+  for (int i = 0; i < kLanes; ++i) {
+    const S before = to[i];
+    const S after = from[i];
+    to[i] = (mask & kLaneBit[i]) != 0 ? after : before;
+  }
+#endif
 }
 
 template <int... I>
@@ -107,7 +139,7 @@ struct Kernel<R(A...), F> {
   template <int... I>
   [[gnu::always_inline]] static inline void apply(Context& c, const Inst& in, std::uint32_t mask,
                                                   Indices<I...>) {
-    auto* d = c.row<Slot<R>>(in.op[0]);
+    auto* d = c.result_row<Slot<R>>(in.op[0]);
     if (mask == kFullMask) {
       loop(d, c.row<const Slot<A>>(in.op[I + 1])...);
     } else {
@@ -126,14 +158,21 @@ constexpr ir::ExecFn lane(F) {
   return &Kernel<Signature, F>::run;
 }
 
-/// One bit from each of 32 bytes that are 0 or 1.
-[[gnu::always_inline]] inline std::uint32_t gather_bits(const std::uint8_t* bytes) {
+/// The sign bits of 32 numbers.
+[[gnu::always_inline]] inline std::uint32_t sign_bits(const Row32* row) {
   std::uint32_t bits = 0;
-  for (int i = 0; i < 4; ++i) {
-    std::uint64_t eight;
-    __builtin_memcpy(&eight, bytes + 8 * i, 8);
-    bits |= static_cast<std::uint32_t>((eight * 0x0102040810204080u) >> 56) << (8 * i);
+#if defined(__AVX512DQ__)
+  for (int i = 0; i < kLanes; i += 16) {
+    bits |= std::uint32_t{_mm512_movepi32_mask(_mm512_load_si512(row + i))} << i;
   }
+#elif defined(__AVX2__)
+  for (int i = 0; i < kLanes; i += 8) {
+    const __m256i part = _mm256_load_si256(reinterpret_cast<const __m256i*>(row + i));
+    bits |= static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(part))) << i;
+  }
+#else
+  for (int i = 0; i < kLanes; ++i) bits |= (row[i] >> 31) << i;
+#endif
   return bits;
 }
 
@@ -151,6 +190,17 @@ constexpr ir::ExecFn lane(F) {
   }
 }
 
+/// What is compared: 16-bit numbers as the upper halves of 32-bit ones, whose order is the same.
+template <class T>
+[[gnu::always_inline]] inline auto comparable(Slot<T> value) {
+  if constexpr (sizeof(T) == 2) {
+    using Wide = std::conditional_t<std::is_signed_v<T>, std::int32_t, std::uint32_t>;
+    return static_cast<Wide>(value << 16);
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
 /// {p, q} = {F(a, b) op c, !F(a, b) op c}: p, q, a, b, c are op[0..4], a = 0 none, 1 and, 2 or,
 /// 3 xor.
 template <class T, class F>
@@ -158,11 +208,12 @@ struct Compare {
   [[gnu::flatten]] static void run(Context& c, const Inst& in, std::uint32_t mask) {
     const auto* x = c.row<const Slot<T>>(in.op[2]);
     const auto* y = c.row<const Slot<T>>(in.op[3]);
-    alignas(64) std::uint8_t result[kLanes];
+    alignas(64) Row32 result[kLanes];
     for (int i = 0; i < kLanes; ++i) {
-      result[i] = F{}(static_cast<T>(x[i]), static_cast<T>(y[i])) ? 1 : 0;
+      result[i] = F{}(comparable<T>(x[i]), comparable<T>(y[i])) ? ~0u : 0u;
     }
-    const std::uint32_t bits = gather_bits(result);
+    const std::uint32_t bits = sign_bits(result);
+    if (in.a == 0 && in.op[1] == ir::kSinkPredicate) return c.set_pred(in.op[0], bits, mask);
     const std::uint32_t with = c.pred(in.op[4]);
     c.set_pred(in.op[0], combine(in.a, bits, with), mask);
     c.set_pred(in.op[1], combine(in.a, ~bits, with), mask);
