@@ -171,7 +171,7 @@ io::Record run_case(const Bench& bench, const device::Queue& queue, const Case& 
                                   .half_scores = scores == Scores::kF16};
   const driver::DeviceBuffer memory(bench.device, device::operands_bytes(spec)),
       o(bench.device, total_q * width * 2), lse(bench.device, total_q * shape.num_heads * 4),
-      workspace(bench.device, sm90::forward::forward_workspace_bytes(shape.batch));
+      workspace(bench.device, sm90::forward::forward_workspace_bytes(bench.device, shape.batch));
   o.fill(0xFF);
   device::AttentionOperands operands;
   const auto prepare =

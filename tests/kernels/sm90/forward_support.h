@@ -270,8 +270,9 @@ inline ForwardBatch::Results ForwardBatch::run() const {
   const Guarded o = machine.poisoned(std::max<std::int64_t>(rows_o() * heads * dim, 1) * 2);
   const Guarded lse = machine.poisoned(std::max<std::int64_t>(rows_o() * heads, 1) * 4);
   const Guarded row_max = machine.poisoned(std::max<std::int64_t>(rows_o() * heads, 1) * 4);
-  const Guarded workspace = machine.poisoned(static_cast<std::size_t>(
-      sm90::forward::forward_workspace_bytes(static_cast<std::int32_t>(batch()))));
+  const Guarded workspace =
+      machine.poisoned(static_cast<std::size_t>(sm90::forward::forward_workspace_bytes(
+          machine.device(), static_cast<std::int32_t>(batch()))));
   sm90::forward::attention_forward(machine.queue(), {.q = q.operand(),
                                                      .k = k.operand(),
                                                      .v = v.operand(),

@@ -68,7 +68,19 @@ struct TileRecord {
   std::int32_t n_begin = 0;
   std::int32_t n_end = 0;  ///< n_begin: no row sees a key
   std::int32_t valid = 0;  ///< 0: there are no more tiles
+  /// Where a tile is divided among CTAs (attention/split_tail.h).
+  std::int32_t parts = 1;
+  std::int32_t part = 0;
+  std::int32_t slot = 0;
+  std::int32_t segment = 0;
 };
+
+/// What a thread hands over of one part: its O, then sums, bases and the anchor; a warpgroup's
+/// values of one index lie together.
+template <class Config>
+inline constexpr int kPartValues = Config::kHeadDim / 2 + 5;
+template <class Config>
+inline constexpr std::int64_t kPartBytes = std::int64_t{kPartValues<Config>} * 128 * 4;
 
 template <class Config>
 struct SmemPlan {
@@ -81,6 +93,7 @@ struct SmemPlan {
   std::uint64_t q_empty[Config::kQBuffers];  ///< every consumer warp
   std::uint64_t full[Config::kStages];       ///< producer + bytes: K, V^T and their scales
   std::uint64_t empty[Config::kStages];      ///< every consumer warp
+  std::int32_t merges[Config::kConsumers];   ///< whether the warpgroup came last of a tile's parts
 };
 
 static_assert(sizeof(SmemPlan<Config<128, Scores::kF16>>) <= 227 * 1024);

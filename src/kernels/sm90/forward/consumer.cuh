@@ -4,6 +4,7 @@
 #include "kernels/sm90/forward/load.cuh"
 #include "kernels/sm90/forward/mma.cuh"
 #include "kernels/sm90/forward/softmax.cuh"
+#include "kernels/sm90/forward/split.cuh"
 
 /// The consumer role.
 namespace mxfa::sm90::forward {
@@ -92,8 +93,11 @@ class Consumer {
                   ? run_block(tile, n_block, blocks, rows, o)
                   : pass_block();
     }
-    store_rows<Config>(params_, tile, rows, o,
-                       tile.m_block * Config::kTileM + 64 * part_ + 16 * warp_, lane_);
+    if (tile.parts == 1 ||
+        PartMerger<Config>(params_, tile, part_).run(rows, o, smem_.merges[part_])) {
+      store_rows<Config>(params_, tile, rows, o,
+                         tile.m_block * Config::kTileM + 64 * part_ + 16 * warp_, lane_);
+    }
     __syncwarp();
     if (lane_ == 0) ptx::mbarrier_arrive(at(offsetof(Plan, q_empty), buffer_, 8));
     if (++buffer_ == Config::kQBuffers) {

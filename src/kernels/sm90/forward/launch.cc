@@ -19,6 +19,18 @@ using core::text;
 /// K and V of so many bytes stay in L2 while the tiles of a section read them.
 constexpr std::int64_t kSectionBytes = 24ll << 20;
 
+/// Whose parts are largest.
+using Wide = Config<128, Scores::kF32>;
+/// A divided round gives a CTA at least so many key blocks: fewer cost more than they save.
+constexpr std::int64_t kLeastShare = 4;
+
+int multiprocessors(const driver::Device& device) {
+  return device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+}
+std::int64_t arrivals_bytes(std::int64_t ctas) {
+  return mx::ceil_div(ctas * Wide::kConsumers * 4, 256) * 256;
+}
+
 void check_rows(const device::AttentionOperand& x, std::string_view name) {
   expect(x.rows != nullptr || x.total == 0, fmt::format("{}.rows", name), "an address", "none");
   expect(x.token_stride % 16 == 0 && x.head_stride % 16 == 0 && x.token_stride >= 0,
@@ -109,9 +121,8 @@ attention::TileShape tile_shape(const ForwardCall& call, std::int32_t batch) {
   const std::int64_t mean = batch > 0 ? call.k.total / batch : 0;
   // Costs fall from tile to tile under a causal mask: sections would bring costly ones last.
   const std::int32_t pairs =
-      call.mask.causal
-          ? batch * call.k.num_heads
-          : attention::kv_heads_per_section(kSectionBytes, mean, 2 * call.k.head_dim);
+      call.mask.causal ? batch * call.k.num_heads
+                       : attention::kv_heads_per_section(kSectionBytes, mean, 2 * call.k.head_dim);
   return {.mask = call.mask,
           .num_heads = call.q.num_heads,
           .num_heads_kv = call.k.num_heads,
@@ -129,7 +140,7 @@ void plan_jagged(const device::Queue& queue, const ForwardCall& call, ForwardPar
   expect(call.k.offsets.cu_seqlens != nullptr, "k.offsets", "cu_seqlens, as q has",
          "dense sequences");
   expect(call.workspace != nullptr, "workspace",
-         fmt::format("{} bytes", forward_workspace_bytes(params.batch)), "none");
+         fmt::format("{} bytes", forward_workspace_bytes(queue.device, params.batch)), "none");
   params.seqlens = {.cu_seqlens_q = call.broadcast_q ? nullptr : call.q.offsets.cu_seqlens,
                     .cu_seqlens_k = call.k.offsets.cu_seqlens,
                     .broadcast_seqlen_q = call.broadcast_q ? call.q.offsets.seqlen : 0};
@@ -167,6 +178,30 @@ ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
   return params;
 }
 
+/// CTAs of a dense call, and whether they share its last round: where every tile has all the keys.
+unsigned plan_dense(const device::Queue& queue, const ForwardCall& call, std::int64_t tiles,
+                    ForwardParams& params) {
+  const attention::Mask& mask = call.mask;
+  const std::int64_t blocks = mx::ceil_div(params.seqlen_k, std::int64_t{Wide::kTileN});
+  const bool whole = !mask.causal && mask.window_left < 0 && mask.window_right < 0;
+  const std::int64_t limit = multiprocessors(queue.device);
+  const std::int64_t ctas =
+      std::min(limit, std::max(tiles, whole ? tiles * blocks / kLeastShare : 0));
+  const std::int64_t share = tiles % ctas * blocks / ctas;
+  if (!whole || share < kLeastShare || call.workspace == nullptr) {
+    return static_cast<unsigned>(std::min(limit, tiles));
+  }
+  auto* const memory = static_cast<std::byte*>(call.workspace);
+  params.arrivals = reinterpret_cast<std::int32_t*>(memory);
+  params.partials = reinterpret_cast<float*>(memory + arrivals_bytes(limit));
+  const driver::CurrentDevice current(queue.device);
+  queue.device.driver().check(
+      queue.device.calls().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 0,
+                                           arrivals_bytes(limit), queue.stream),
+      "cuMemsetD8Async");
+  return static_cast<unsigned>(ctas);
+}
+
 template <int kHeadDim>
 unsigned smem_bytes(Scores scores) {
   return scores == Scores::kF16 ? sizeof(SmemPlan<Config<kHeadDim, Scores::kF16>>)
@@ -175,8 +210,11 @@ unsigned smem_bytes(Scores scores) {
 
 }  // namespace
 
-std::int64_t forward_workspace_bytes(std::int32_t batch) {
-  return (attention::plan_elems(batch) + 2) * static_cast<std::int64_t>(sizeof(std::int32_t));
+std::int64_t forward_workspace_bytes(const driver::Device& device, std::int32_t batch) {
+  const std::int64_t plan =
+      (attention::plan_elems(batch) + 2) * static_cast<std::int64_t>(sizeof(std::int32_t));
+  const std::int64_t ctas = multiprocessors(device);
+  return std::max(plan, arrivals_bytes(ctas) + 2 * ctas * Wide::kConsumers * kPartBytes<Wide>);
 }
 
 void attention_forward(const device::Queue& queue, const ForwardCall& call) {
@@ -191,11 +229,17 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
   const std::int64_t tiles = attention::most_tiles(params.shape, rows, params.batch);
   expect(tiles < (1ll << 31), "q", "fewer than 2^31 tiles of 192 rows", text(tiles));
   if (tiles == 0 || params.batch == 0) return;
-  if (!dense) plan_jagged(queue, call, params);
-
-  const int multiprocessors = queue.device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   driver::LaunchShape shape;
-  shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(multiprocessors, tiles));
+  if (dense) {
+    const std::int64_t all =
+        std::int64_t{params.batch} * call.q.num_heads * params.shape.m_blocks(params.seqlen_q);
+    if (all == 0) return;
+    shape.grid[0] = plan_dense(queue, call, all, params);
+  } else {
+    plan_jagged(queue, call, params);
+    shape.grid[0] =
+        static_cast<unsigned>(std::min<std::int64_t>(multiprocessors(queue.device), tiles));
+  }
   shape.block[0] = Config<128, Scores::kF32>::kThreads;
   shape.dynamic_smem_bytes =
       call.q.head_dim == 128 ? smem_bytes<128>(call.scores) : smem_bytes<64>(call.scores);

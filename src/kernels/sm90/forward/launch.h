@@ -37,11 +37,13 @@ struct ForwardCall {
   float* row_max = nullptr;  ///< out, may be null: largest visible score in log2 units
   std::int64_t lse_head_stride = 0;
 
-  /// forward_workspace_bytes() of memory, 8-byte aligned; jagged batches only.
+  /// forward_workspace_bytes() of memory, 16-byte aligned. Needed by jagged batches; without it the
+  /// last round of dense ones is not divided among the multiprocessors.
   void* workspace = nullptr;
 };
 
-std::int64_t forward_workspace_bytes(std::int32_t batch);
+/// From shapes alone; 26 MB at most beside 8 bytes a sequence.
+std::int64_t forward_workspace_bytes(const driver::Device& device, std::int32_t batch);
 
 /// Throws Error(kInvalidArgument) that names the field, what was expected and what came, and
 /// Error(kUnsupported) for what the kernel does not have.

@@ -42,10 +42,15 @@ class Producer {
       run(TileScheduler(JaggedOrder(params_.shape, params_.seqlens, params_.batch, params_.plan),
                         DynamicCounter(cta, ctas, WarpFetchAdd{params_.counter}), true));
     } else {
-      run(TileScheduler(
-          DenseOrder{params_.shape, params_.batch, params_.seqlen_q, params_.seqlen_k},
-          StaticCounter(cta, ctas), true));
+      const DenseOrder order{params_.shape, params_.batch, params_.seqlen_q, params_.seqlen_k};
+      const SplitTail split{ctas, order.size(), static_cast<std::int32_t>(blocks())};
+      const bool divided = params_.partials != nullptr;
+      run(TileScheduler(FirstTiles{order, divided ? split.whole_tiles() : order.size()},
+                        StaticCounter(cta, ctas), true));
+      if (divided) run_tail(order, split, cta);
     }
+    wait_for_buffer();
+    finish();
   }
 
  private:
@@ -56,22 +61,49 @@ class Producer {
     std::int64_t v_column;  ///< of V^T
   };
 
+  /// The first `count` tiles of an order.
+  struct FirstTiles {
+    attention::DenseOrder order;
+    std::int32_t count;
+    __device__ std::int32_t size() const { return count; }
+    __device__ attention::WorkTile at(std::int32_t index) const { return order.at(index); }
+  };
+
+  __device__ std::int64_t blocks() const {
+    return (params_.seqlen_k + Config::kTileN - 1) / Config::kTileN;
+  }
+
   template <class Scheduler>
   __device__ void run(Scheduler scheduler) {
-    while (true) {
-      const attention::WorkTile tile = scheduler.next();
-      ptx::mbarrier_wait(shared_address(&smem_.q_empty[buffer_]), buffer_phase_ ^ 1);
-      if (!tile.valid()) {
-        finish();
-        return;
-      }
-      const Lengths lengths = lengths_of(tile);
-      load_q(tile, lengths);
-      load_keys(tile, lengths);
-      if (++buffer_ == Config::kQBuffers) {
-        buffer_ = 0;
-        buffer_phase_ ^= 1;
-      }
+    for (attention::WorkTile tile = scheduler.next(); tile.valid(); tile = scheduler.next()) {
+      load_tile(tile, {});
+    }
+  }
+
+  __device__ void run_tail(const attention::DenseOrder& order, const attention::SplitTail& split,
+                           std::int32_t cta) {
+    std::int64_t done = 0;
+    for (auto segment = split.at(cta, 0); segment.valid(); segment = split.at(cta, done)) {
+      attention::WorkTile tile = order.at(segment.tile);
+      tile.n_begin = segment.n_begin;
+      tile.n_end = segment.n_end;
+      load_tile(tile, segment);
+      done += segment.n_end - segment.n_begin;
+    }
+  }
+
+  __device__ void wait_for_buffer() {
+    ptx::mbarrier_wait(shared_address(&smem_.q_empty[buffer_]), buffer_phase_ ^ 1);
+  }
+  __device__ void load_tile(const attention::WorkTile& tile,
+                            const attention::TailSegment& segment) {
+    wait_for_buffer();
+    const Lengths lengths = lengths_of(tile);
+    load_q(tile, segment, lengths);
+    load_keys(tile, lengths);
+    if (++buffer_ == Config::kQBuffers) {
+      buffer_ = 0;
+      buffer_phase_ ^= 1;
     }
   }
 
@@ -99,7 +131,8 @@ class Producer {
     return result;
   }
 
-  __device__ void load_q(const attention::WorkTile& tile, const Lengths& lengths) {
+  __device__ void load_q(const attention::WorkTile& tile, const attention::TailSegment& segment,
+                         const Lengths& lengths) {
     const std::int32_t row0 = tile.m_block * Config::kTileM;
     // The exponents that lanes 4 g .. 4 g + 3 need for group g of the tile.
     const std::int64_t groups = (lengths.sequence.seqlen_q + kScaleGroup - 1) / kScaleGroup;
@@ -114,7 +147,11 @@ class Producer {
                            .m_block = tile.m_block,
                            .n_begin = tile.n_begin,
                            .n_end = tile.empty() ? tile.n_begin : tile.n_end,
-                           .valid = 1};
+                           .valid = 1,
+                           .parts = segment.parts,
+                           .part = segment.part,
+                           .slot = segment.slot,
+                           .segment = segment.segment};
     using namespace cuda::ptx;
     std::uint64_t* const full = &smem_.q_full[buffer_];
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, sizeof(smem_.q[0]));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "attention/split_tail.h"
 #include "attention/tile_scheduler.h"
 #include "device/operands.h"
 
@@ -36,6 +37,10 @@ struct ForwardParams {
   attention::Seqlens seqlens;  ///< jagged
   attention::JaggedPlan plan;  ///< null where dense
   std::int32_t* counter = nullptr;
+  /// Dense, where the last round is divided: parts that came, [slots, kConsumers], 0 before the
+  /// launch; and what they hand over, [segments, kConsumers] of kPartBytes. Null: not divided.
+  std::int32_t* arrivals = nullptr;
+  float* partials = nullptr;
   std::int32_t batch = 0;
   std::int64_t seqlen_q = 0;  ///< dense
   std::int64_t seqlen_k = 0;
