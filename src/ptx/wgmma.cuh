@@ -60,6 +60,24 @@ struct WgmmaSs<128> {
 };
 
 template <>
+struct WgmmaRs<128> {
+  __device__ static void run(float (&d)[64], const std::uint32_t* a, std::uint64_t b,
+                             bool accumulate) {
+    asm volatile(MXFA_BEGIN("%69") "m64n128k32.f32.e4m3.e4m3 {" MXFA_D64
+                                   "}, {%64, %65, %66, %67}, %68, p, 1, 1;\n}"
+                 : MXFA_64(MXFA_F)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{accumulate}));
+  }
+  __device__ static void run(std::uint32_t (&d)[32], const std::uint32_t* a, std::uint64_t b,
+                             bool accumulate) {
+    asm volatile(MXFA_BEGIN("%37") "m64n128k32.f16.e4m3.e4m3 {" MXFA_D32
+                                   "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
+                 : MXFA_32(MXFA_R)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{accumulate}));
+  }
+};
+
+template <>
 struct WgmmaRs<64> {
   __device__ static void run(float (&d)[32], const std::uint32_t* a, std::uint64_t b,
                              bool accumulate) {

@@ -37,6 +37,9 @@ struct Config {
   /// PV in halves of 64 columns: the fresh accumulator of a half is 32 registers.
   static constexpr int kValueColumns = 64;
   static_assert(kHeadDim == 64 || kHeadDim == 128);
+  /// Q's fragments of so many steps of 32 columns stay in registers, as far as there is room:
+  /// reading Q from shared memory for every block costs 10% (power, and bandwidth).
+  static constexpr int kQRegisterSteps = kHeadDim == 64 ? 2 : kScores == Scores::kF16 ? 4 : 2;
 };
 
 /// Scales of one key block as the softmax takes them, made by the producer. kF32 holds floats, kF16
@@ -91,7 +94,7 @@ struct SmemPlan {
   TileRecord tile[Config::kQBuffers];
   std::uint64_t q_full[Config::kQBuffers];   ///< producer + bytes: Q and the tile's record
   std::uint64_t q_empty[Config::kQBuffers];  ///< every consumer warp
-  std::uint64_t full[Config::kStages];       ///< producer + bytes: K, V^T and their scales
+  std::uint64_t full[Config::kStages];       ///< producer's lanes + bytes: K, V^T, their scales
   std::uint64_t empty[Config::kStages];      ///< every consumer warp
   std::int32_t merges[Config::kConsumers];   ///< whether the warpgroup came last of a tile's parts
 };

@@ -85,12 +85,15 @@ class Consumer {
     float o[Config::kHeadDim / 2];
 #pragma unroll
     for (float& value : o) value = 0.0f;
+    const QOperand<Config> q(
+        at(offsetof(Plan, q), buffer_, sizeof(smem_.q[0])) + part_ * 64 * Config::kHeadDim, warp_,
+        lane_);
     bool ready = false;
     for (int n_block = tile.n_begin; n_block < tile.n_end; ++n_block) {
       const std::uint32_t full = at(offsetof(Plan, full), stage_, 8);
       if (!ready) ptx::mbarrier_wait(full, phase_);
       ready = n_block >= blocks.begin && n_block < blocks.end
-                  ? run_block(tile, n_block, blocks, rows, o)
+                  ? run_block(tile, n_block, blocks, q, rows, o)
                   : pass_block();
     }
     if (tile.parts == 1 ||
@@ -117,6 +120,7 @@ class Consumer {
     return ptx::mbarrier_try_wait(at(offsetof(Plan, full), stage, 8), phase);
   }
   __device__ void release_stage() {
+    __syncwarp();
     if (lane_ == 0) ptx::mbarrier_arrive(at(offsetof(Plan, empty), stage_, 8));
     if (++stage_ == Config::kStages) {
       stage_ = 0;
@@ -129,15 +133,14 @@ class Consumer {
   }
 
   __device__ bool run_block(const TileRecord& tile, int n_block, const BlockRange& blocks,
-                            RowState& rows, float (&o)[Config::kHeadDim / 2]) {
+                            const QOperand<Config>& q, RowState& rows,
+                            float (&o)[Config::kHeadDim / 2]) {
     std::uint32_t p[Config::kTileN / 8];
     float rescale[2];
     {
       typename Rows::Fragment s;  // in here: an accumulator that outlives the block would be kept
       ptx::wgmma_fence();
-      issue_scores<Config>(
-          s, at(offsetof(Plan, q), buffer_, sizeof(smem_.q[0])) + part_ * 64 * Config::kHeadDim,
-          at(offsetof(Plan, k), stage_, sizeof(smem_.k[0])));
+      issue_scores<Config>(s, q, at(offsetof(Plan, k), stage_, sizeof(smem_.k[0])));
       const typename Rows::Scales scales(smem_.scales[stage_], 2 * part_ + warp_ / 2);
       ptx::wgmma_wait<0>();
       fence_registers(s);

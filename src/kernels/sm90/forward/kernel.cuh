@@ -5,8 +5,8 @@
 
 namespace mxfa::sm90::forward {
 
-/// Persistent, one CTA a multiprocessor. Barriers: the producer arrives once (with the bytes that
-/// its copies will bring), each of the consumer warps once.
+/// Persistent, one CTA a multiprocessor. Barriers: the producer's first lane arrives with the bytes
+/// that its copies will bring, its other lanes where they wrote; each consumer warp arrives once.
 template <class Config>
 __device__ inline void forward(const ForwardParams& params) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
@@ -18,7 +18,7 @@ __device__ inline void forward(const ForwardParams& params) {
       cuda::ptx::mbarrier_init(&smem.q_empty[i], kWarps);
     }
     for (int i = 0; i < Config::kStages; ++i) {
-      cuda::ptx::mbarrier_init(&smem.full[i], 1);
+      cuda::ptx::mbarrier_init(&smem.full[i], 32);
       cuda::ptx::mbarrier_init(&smem.empty[i], kWarps);
     }
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);

@@ -184,9 +184,12 @@ class Producer {
       exponents(n_block + 1, k_next, v_next);
       ptx::mbarrier_wait(shared_address(&smem_.empty[stage_]), phase_ ^ 1);
       write_scales(k_exponent, v_exponent, anchor);
-      __syncwarp();
-      if (lane_ == 0) copy_keys(head, n_block, lengths);
-      __syncwarp();
+      // Every lane hands over what it wrote.
+      if (lane_ == 0) {
+        copy_keys(head, n_block, lengths);
+      } else {
+        ptx::mbarrier_arrive(shared_address(&smem_.full[stage_]));
+      }
       if (++stage_ == Config::kStages) {
         stage_ = 0;
         phase_ ^= 1;

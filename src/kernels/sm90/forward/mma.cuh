@@ -27,14 +27,44 @@ __device__ inline void fence_registers(std::uint32_t (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
+/// Q as the A operand: fragments of a warp's 16 rows, and where the warpgroup's 64 rows lie for the
+/// steps that have no registers.
+template <class Config>
+struct QOperand {
+  std::uint32_t fragments[4 * Config::kQRegisterSteps];
+  std::uint32_t rows;
+
+  __device__ QOperand(std::uint32_t address, int warp, int lane) : rows(address) {
+    constexpr int kRowBytes = Config::kHeadDim;
+    const int row = lane % 16;
+    const int turn = kRowBytes == 128 ? row % 8 : row / 2 % 4;  // of the swizzle
+#pragma unroll
+    for (int step = 0; step < Config::kQRegisterSteps; ++step) {
+      const int chunk = (2 * step + lane / 16) ^ turn;
+      std::uint32_t* const out = fragments + 4 * step;
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                   : "r"(rows + (16 * warp + row) * kRowBytes + 16 * chunk));
+    }
+  }
+  template <class Fragment>
+  __device__ void multiply(Fragment& scores, int step, std::uint64_t k) const {
+    if (step < Config::kQRegisterSteps) {
+      ptx::WgmmaRs<Config::kTileN>::run(scores, fragments + 4 * step, k, step != 0);
+    } else {
+      ptx::WgmmaSs<Config::kTileN>::run(scores, tile_descriptor<Config::kHeadDim>(rows) + 2 * step,
+                                        k, step != 0);
+    }
+  }
+};
+
 /// scores = Q K^T of 64 rows and kTileN keys.
 template <class Config, class Fragment>
-__device__ inline void issue_scores(Fragment& scores, std::uint32_t q, std::uint32_t k) {
-  const std::uint64_t a = tile_descriptor<Config::kHeadDim>(q);
+__device__ inline void issue_scores(Fragment& scores, const QOperand<Config>& q, std::uint32_t k) {
   const std::uint64_t b = tile_descriptor<Config::kHeadDim>(k);
 #pragma unroll
   for (int step = 0; step < Config::kHeadDim / 32; ++step) {
-    ptx::WgmmaSs<Config::kTileN>::run(scores, a + 2 * step, b + 2 * step, step != 0);
+    q.multiply(scores, step, b + 2 * step);
   }
   ptx::wgmma_commit();
 }
