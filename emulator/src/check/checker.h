@@ -107,6 +107,7 @@ class Checker final : public exec::Observer, private ConflictSink {
   AccessRecord op_record(const OpState& op) const;
   void touch_tensor(BlockState& block, const model::TmemRange& range, const Shadow::Touch& touch);
   void check_written(exec::Cta& cta, const model::ByteRange& range);
+  void check_written(exec::Cta& cta, const model::TmemRange& range);
   void check_init_known(const exec::SharedPlace& place, const OpState& op);
   template <class Visit>
   void for_matrix_registers(const ir::Inst& in, const Visit& visit) const;

@@ -120,7 +120,7 @@ void Checker::check_warp_at_exit(exec::Cta& cta, const WarpState& warp, const Kn
       left_at_exit(cta, {copy.line, "cp.async", "cp.async.wait_group before the exit"});
     }
     const auto& tensor = warp.last_tensor[lane].op;
-    if (tensor && end.known.at(tensor->agent) < tensor->clock) {
+    if (tensor && end.tensor.finished.at(tensor->agent) < tensor->clock) {
       left_at_exit(cta, {tensor->line, "tcgen05 work on shared memory",
                          "tcgen05.commit and a wait for its mbarrier before the exit"});
     }

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "check/checker.h"
@@ -70,6 +72,8 @@ void Checker::tensor_arrive(exec::ObservedOp& commit, const exec::SharedPlace& p
   pending.tensor.issued.raise(op.agent, op.clock);
   pending.tensor.finished.raise(op.agent, op.clock);
   pending.tensor.join(op.tracked->behind);
+  // What these came after, in the pipeline, is over as well.
+  pending.tensor.finished.join(op.tracked->behind.issued);
   pending.join(op.tracked->knowledge);
 }
 
@@ -110,8 +114,17 @@ void Checker::touch_tensor(BlockState& block, const model::TmemRange& range,
 void Checker::check_written(exec::Cta& cta, const model::ByteRange& range) {
   if (!launch_.checks.uninitialised || cta.smem.init().all(range.begin, range.size)) return;
   uninitialised(nullptr, nullptr,
-                "read of shared memory that nobody wrote: bytes " + std::to_string(range.begin) +
-                    ".." + std::to_string(range.begin + range.size - 1));
+                fmt::format("read of shared memory that nobody wrote: bytes {}..{}", range.begin,
+                            range.begin + range.size - 1));
+}
+
+void Checker::check_written(exec::Cta& cta, const model::TmemRange& range) {
+  if (!launch_.checks.uninitialised) return;
+  const auto missing = cta.tensor().memory.first_unwritten(range);
+  if (!missing) return;
+  uninitialised(nullptr, nullptr,
+                fmt::format("read of tensor memory that nobody wrote: lane {}, column {}",
+                            missing->lane, missing->column));
 }
 
 void Checker::touches(exec::Cluster& the_cluster, const std::vector<async::Touch>& touches) {
@@ -137,6 +150,7 @@ void Checker::touches(exec::Cluster& the_cluster, const std::vector<async::Touch
                         return other.writes && other.cta == touch.cta && other.words == touch.words;
                       });
     if (op.kind == OpKind::kTensorMma && is_d) record.flags |= AccessRecord::kAccumulator;
+    if (!touch.writes) check_written(cta, touch.words);
     touch_tensor(cluster.blocks[touch.cta], touch.words, {by, record, touch.writes, 0});
   }
 }

@@ -33,7 +33,9 @@ Cta::Cta(Launch& the_launch, Cluster& the_cluster, const Dim3& id, std::uint32_t
 TensorCore& Cta::tensor() {
   if (tensor_core == nullptr) {
     tensor_core = std::make_unique<TensorCore>(tmem_columns);
-    tensor_core->memory.set_check_written(launch.checks.uninitialised);
+    // An observer looks for itself.
+    tensor_core->memory.set_check_written(launch.checks.uninitialised &&
+                                          launch.observer == nullptr);
   }
   return *tensor_core;
 }

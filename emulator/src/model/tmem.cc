@@ -190,16 +190,23 @@ void TensorMemory::check_allocated(std::string_view what, const TmemRange& range
 void TensorMemory::check_written(std::string_view what, const TmemRange& range) const {
   check_allocated(what, range);
   if (!checks_written_) return;
+  const std::optional<TmemAddress> missing = first_unwritten(range);
+  if (!missing) return;
+  fault(what, "words written since their allocation",
+        fmt::format("lane {} column {}", missing->lane, missing->column));
+}
+
+std::optional<TmemAddress> TensorMemory::first_unwritten(const TmemRange& range) const {
+  std::optional<TmemAddress> first;
   for (std::uint32_t column = range.column; column < range.column + range.columns; ++column) {
     for_quarters(range, [&](std::uint32_t quarter, std::uint32_t lanes) {
       const std::uint32_t missing = lanes & ~written_[column][quarter];
-      if (missing == 0) return;
-      fault(what, "words written since their allocation",
-            fmt::format("lane {} column {}",
-                        32 * quarter + static_cast<std::uint32_t>(std::countr_zero(missing)),
-                        column));
+      if (missing == 0 || first) return;
+      first = {32 * quarter + static_cast<std::uint32_t>(std::countr_zero(missing)), column};
     });
+    if (first) break;
   }
+  return first;
 }
 
 void TensorMemory::mark_written(const TmemRange& range) {

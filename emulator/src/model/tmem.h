@@ -77,6 +77,8 @@ class TensorMemory {
   void check_allocated(std::string_view what, const TmemRange& range) const;
   /// The same, and all its words were written since.
   void check_written(std::string_view what, const TmemRange& range) const;
+  /// The first word of the range that nothing wrote since its allocation.
+  std::optional<TmemAddress> first_unwritten(const TmemRange& range) const;
   void mark_written(const TmemRange& range);
   bool is_written(std::uint32_t lane, std::uint32_t column) const {
     return (written_[column][lane / 32] >> (lane % 32) & 1u) != 0;
