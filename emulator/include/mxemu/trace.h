@@ -46,8 +46,9 @@ struct TraceReport {
   std::uint32_t max_blocks = 1;  ///< in: only blocks with a smaller index are recorded
   std::string kernel;
   std::string file;
-  std::vector<std::string> lines;  ///< of the PTX text
-  std::uint32_t warps = 0;         ///< of a block
+  std::vector<std::string> lines;           ///< of the PTX text
+  std::uint32_t warps = 0;                  ///< of a block
+  std::vector<std::vector<bool>> executed;  ///< by warp and line: in any of the recorded blocks
   std::vector<TraceSlice> slices;
   std::vector<TraceOp> ops;
 };
@@ -62,8 +63,7 @@ struct TraceRole {
   std::uint32_t first = 0;
   std::uint32_t last = 0;
 };
-/// Neighbouring warps that execute mostly the same lines, named by what they do most besides
-/// waiting.
+/// Neighbouring warps that execute mostly the same lines, named by what they issue or mostly do.
 std::vector<TraceRole> guess_roles(const TraceReport& report);
 
 /// A picture of one block: a lane for each warp, grouped by role, and lanes of asynchronous work.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <map>
 #include <set>
 
@@ -151,9 +150,13 @@ class Picture {
     if (bold) y_ += 12;
   }
   std::string axis() const {
-    std::uint64_t step = 1;
-    for (int i = 0; end_ / step > 12; ++i) step *= i % 3 == 1 ? 5 : 2;
-    if (step >= 10 && step % 10 != 0) step = (step + 9) / 10 * 10;
+    // 1, 2 or 5 times a power of ten, for at most twelve marks.
+    std::uint64_t power = 1;
+    while (end_ / power > 120) power *= 10;
+    const std::uint64_t step = end_ / power > 60   ? power * 10
+                               : end_ / power > 24 ? power * 5
+                               : end_ / power > 12 ? power * 2
+                                                   : power;
     std::string out;
     for (std::uint64_t time = 0; time <= end_; time += step) {
       const double x = kLeft + x_of(time);
@@ -175,26 +178,26 @@ class Picture {
   std::string body_;
 };
 
-/// The lines a warp executes in slices, and how much of what it does.
-struct Profile {
-  std::set<std::uint32_t> lines;
-  std::array<std::uint64_t, kGroups> ticks{};
-};
+/// Ticks that a warp spends on each group.
+using Profile = std::array<std::uint64_t, kGroups>;
 
-bool alike(const Profile& a, const Profile& b) {
-  std::vector<std::uint32_t> both;
-  std::ranges::set_intersection(a.lines, b.lines, std::back_inserter(both));
-  return both.size() * 2 > std::min(a.lines.size(), b.lines.size());
+// More lines in common than apart.
+bool alike(const std::vector<bool>& a, const std::vector<bool>& b) {
+  std::size_t common = 0;
+  std::size_t apart = 0;
+  for (std::size_t line = 0; line < a.size(); ++line) {
+    common += a[line] && b[line] ? 1 : 0;
+    apart += a[line] != b[line] ? 1 : 0;
+  }
+  return common > apart;
 }
 
-std::string role_name(const Profile& profile) {
-  const auto has = [&](TraceGroup group) {
-    return profile.ticks[static_cast<std::size_t>(group)] > 0;
-  };
+std::string role_name(const Profile& ticks) {
+  const auto has = [&](TraceGroup group) { return ticks[static_cast<std::size_t>(group)] > 0; };
   if (has(TraceGroup::kMatrix)) return "issues matrix work";
   if (has(TraceGroup::kCopy)) return "issues copies";
-  const auto busy = std::ranges::max_element(profile.ticks.begin(), profile.ticks.end() - 1);
-  return name_of(static_cast<TraceGroup>(busy - profile.ticks.begin()));
+  const auto busy = std::ranges::max_element(ticks.begin(), ticks.end() - 1);
+  return name_of(static_cast<TraceGroup>(busy - ticks.begin()));
 }
 
 }  // namespace
@@ -202,13 +205,11 @@ std::string role_name(const Profile& profile) {
 std::vector<TraceRole> guess_roles(const TraceReport& report) {
   std::vector<Profile> profiles(report.warps);
   for (const TraceSlice& slice : report.slices) {
-    if (slice.warp >= report.warps) continue;
-    profiles[slice.warp].lines.insert(slice.line);
-    profiles[slice.warp].ticks[static_cast<std::size_t>(slice.group)] += slice.end - slice.begin;
+    profiles[slice.warp][static_cast<std::size_t>(slice.group)] += slice.end - slice.begin;
   }
   std::vector<TraceRole> roles;
   for (std::uint32_t warp = 0; warp < report.warps; ++warp) {
-    if (!roles.empty() && alike(profiles[roles.back().first], profiles[warp])) {
+    if (!roles.empty() && alike(report.executed[roles.back().first], report.executed[warp])) {
       roles.back().last = warp;
     } else {
       roles.push_back({role_name(profiles[warp]), warp, warp});

@@ -102,6 +102,7 @@ Tracer::Tracer(exec::Launch& launch, TraceReport& report)
   report_.file = kernel.source->name;
   report_.lines = split_lines(kernel.source->text);
   report_.warps = static_cast<std::uint32_t>((exec::volume(launch.block) + 31) / 32);
+  report_.executed.assign(report_.warps, std::vector<bool>(report_.lines.size() + 1));
   report_.slices.clear();
   report_.ops.clear();
   code_.assign(original_, original_ + kernel.code.size());
@@ -124,6 +125,8 @@ ir::ExecFn Tracer::executed(const exec::Warp& warp, const ir::Inst& in) {
   if (block < report_.max_blocks) {
     const WarpKey key{block, warp.index()};
     add(key, warps_[key], {now_, in.line, groups_[index]});
+    std::vector<bool>& lines = report_.executed[warp.index()];
+    if (in.line < lines.size()) lines[in.line] = true;
   }
   ++now_;
   return original_[index].exec;
