@@ -206,7 +206,10 @@ void Tracer::complete(const async::AsyncOp& op, std::uint64_t time) {
 }
 
 void Tracer::finish() {
-  for (auto& [key, state] : warps_) flush(key, state);
+  for (auto& [key, state] : warps_) {
+    flush(key, state);
+    flush(key, state);  // what followed a wait
+  }
   for (const auto& [op, index] : open_) report_.ops[index].end = now_;
   open_.clear();
 }
