@@ -1,7 +1,5 @@
 #include "device/operands.h"
 
-#include <utility>
-
 #include "device/checks.h"
 #include "mx/jagged_scale.h"
 
@@ -133,8 +131,7 @@ class Preparation {
                 .block_shape = copies.block_shape,
                 .order = copies.order,
                 .min_scale = copies.min_scale,
-                .lowered = copies.lowered,
-                .overlap = std::exchange(launched_, true)},
+                .lowered = copies.lowered},
                mx::max_tiles(sequences.total, sequences.batch));
     }
     return {.rows = rows,
@@ -155,7 +152,6 @@ class Preparation {
   const OperandsSpec& spec_;
   Memory memory_;
   const Queue* queue_;
-  bool launched_ = false;  ///< an operand before this one
 };
 
 void check_sequences(const Sequences& sequences, std::string_view name) {

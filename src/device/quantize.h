@@ -100,9 +100,6 @@ struct QuantizeParams {
   std::uint8_t min_scale = 0;  ///< smaller scales are raised to it, payload accordingly
   /// Binades that payload stays below what the format holds; scales are as much larger.
   std::uint8_t lowered = 0;
-  /// May run beside the kernels before it in its stream that were launched with this or ended
-  /// theirs: none of them reads or writes what this call writes, or writes what it reads.
-  bool overlap = false;
   bool bulk = true;  ///< the copy engine takes the input's addresses; set by quantize()
 };
 
@@ -112,14 +109,9 @@ inline constexpr int kQuantizeSmemBytes = 206 * 1024;
 /// Teams of warps of a CTA, and tiles in its shared memory.
 MXFA_HOST_DEVICE constexpr int quantize_teams(DType input) { return input == DType::kF32 ? 2 : 4; }
 MXFA_HOST_DEVICE constexpr int quantize_stages(DType input) { return input == DType::kF32 ? 3 : 6; }
-/// Warpgroups trade registers: kernels of 16 consumer warps have a whole warpgroup for the
-/// producer.
-MXFA_HOST_DEVICE constexpr bool quantize_trades_registers(DType input) {
-  return quantize_teams(input) * kQuantizeTeamWarps == 16;
-}
+/// Consumer warps and a producer.
 MXFA_HOST_DEVICE constexpr int quantize_threads(DType input) {
-  return (quantize_teams(input) * kQuantizeTeamWarps + (quantize_trades_registers(input) ? 4 : 1)) *
-         32;
+  return (quantize_teams(input) * kQuantizeTeamWarps + 1) * 32;
 }
 
 }  // namespace mxfa::device

@@ -122,15 +122,14 @@ struct Group {
   }
 
   __device__ uint2 encode(int load, const float (&shift)[kVector], const SumsOfHead& sums,
-                          const std::uint8_t (&scales)[kScales]) const {
+                          const float (&inverse)[kScales]) const {
     float value[kVector];
     unsigned counted_before = 0;
     values(load, shift, sums, counted_before, value);
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
       // A value that does not exist stays 0 also in a block that holds a NaN.
-      const float inverse = mx::inverse_e8m0(scales[scale_index(load, j)]);
-      value[j] = exists(load) ? value[j] * inverse : 0.0f;
+      value[j] = exists(load) ? value[j] * inverse[scale_index(load, j)] : 0.0f;
     }
     return make_uint2(encode_e4m3_quad(value[0], value[1], value[2], value[3]),
                       encode_e4m3_quad(value[4], value[5], value[6], value[7]));

@@ -1,16 +1,10 @@
 #pragma once
 
 #include "device/quantize_group.cuh"
-#include "ptx/griddepcontrol.cuh"
 
 /// The quantize kernel: a producer loads tiles, teams of four warps quantize them. One .cu file for
 /// each input type holds its entry points.
 namespace mxfa::device::quantizer {
-
-// Of 16 consumer warps and a warpgroup around the producer: 16 * 120 + 4 * 24 registers of 32 lanes
-// are within the 2048 of a multiprocessor.
-constexpr int kConsumerRegisters = 120;
-constexpr int kProducerRegisters = 24;
 
 /// One warp of a team. Waits on ring.full, signals ring.empty. A team's atoms are double buffered:
 /// one barrier separates a tile's writes from the stores, and those from the writes of the tile
@@ -65,22 +59,6 @@ struct Consumer {
     ptx::cp_async_bulk_commit_group();
   }
 
-  __device__ void release(const G& group, int stage) const {
-    __syncwarp();
-    if (group.lane == 0) arrive(smem.ring.empty[stage]);
-  }
-
-  // By the lane that will release the stage, for all.
-  __device__ Tile read_tile(int stage) const {
-    constexpr int kWords = sizeof(Tile) / sizeof(int);
-    Tile tile;
-    auto* words = reinterpret_cast<int*>(&tile);
-    if (threadIdx.x % 32 == 0) tile = smem.tiles[stage];
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) words[w] = __shfl_sync(kAllLanes, words[w], 0);
-    return tile;
-  }
-
   __device__ void tile(const Tile& tile, int stage, int buffer) const {
     const G group{params, tile, smem.stages[stage]};
     const bool transposed = params.transposed != nullptr;
@@ -91,10 +69,13 @@ struct Consumer {
     group.load_shift(shift);
     std::uint8_t scales[G::kScales];
     group.find_scales(shift, sums, scales);
+    float inverse[G::kScales];
+#pragma unroll
+    for (int s = 0; s < G::kScales; ++s) inverse[s] = mx::inverse_e8m0(scales[s]);
     uint2 codes[kLoads];
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) codes[i] = group.encode(i, shift, sums, scales);
-    if (!transposed) release(group, stage);
+    for (int i = 0; i < kLoads; ++i) codes[i] = group.encode(i, shift, sums, inverse);
+    if (!transposed) arrive(smem.ring.empty[stage]);
     if (tiled) fill_atoms(group, scales, buffer);
     if (params.compact != nullptr) group.store_compact(scales);
     if (params.codes != nullptr) group.store_codes(codes);
@@ -107,7 +88,7 @@ struct Consumer {
     if (storer) store_transposed(group);
     if (tiled) store_atoms(group, buffer);
     if (storer) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
-    if (transposed) release(group, stage);
+    if (transposed) arrive(smem.ring.empty[stage]);
   }
 
   __device__ void run(std::int64_t works) const {
@@ -117,7 +98,8 @@ struct Consumer {
     for (std::int64_t work = blockIdx.x + std::int64_t{team} * gridDim.x; work < works;
          work += std::int64_t{Plan::kTeams} * gridDim.x) {
       smem.ring.wait_turn(state);
-      tile(read_tile(state.stage), state.stage, buffer);
+      const Tile current = smem.tiles[state.stage];
+      tile(current, state.stage, buffer);
       buffer ^= 1;
       state.advance(Plan::kTeams);
     }
@@ -131,28 +113,16 @@ __device__ void quantize(const QuantizeParams& params, const CUtensorMap& map,
   constexpr bool kMayShift = kInput != DType::kF16;
   extern __shared__ __align__(1024) std::uint8_t smem_bytes[];
   auto& smem = *reinterpret_cast<Plan*>(smem_bytes);
-  mxfa::ptx::griddepcontrol_launch_dependents();
   if (threadIdx.x == 0) {
-    smem.ring.init(params.bulk ? 1 : 32, kQuantizeTeamWarps);
+    // Every lane that reads a stage says so itself: no order of others' reads is relied on.
+    smem.ring.init(params.bulk ? 1 : 32, kQuantizeTeamWarps * 32);
     fence_barrier_init();
   }
   __syncthreads();
   const std::int64_t works = params.offsets.tiles(params.offsets.batch) * params.num_heads;
-  constexpr int kConsumerWarps = Plan::kTeams * kQuantizeTeamWarps;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (warp >= kConsumerWarps) {
-    if constexpr (quantize_trades_registers(kInput)) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    }
-    if (warp == kConsumerWarps) Producer<kInput>{params, map, smem}.run(works);
-    // A call that overlaps ends after the one before it, as the next kernel of the stream expects.
-    if (params.overlap) mxfa::ptx::griddepcontrol_wait();
-    return;
-  }
-  if constexpr (quantize_trades_registers(kInput)) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-  }
-  if (kMayShift && params.input.shift != nullptr) {
+  if (threadIdx.x / 32 == Plan::kTeams * kQuantizeTeamWarps) {
+    Producer<kInput>{params, map, smem}.run(works);
+  } else if (kMayShift && params.input.shift != nullptr) {
     Consumer<kShape, kInput, kMayShift>{params, transposed_map, smem}.run(works);
   } else {
     Consumer<kShape, kInput, false>{params, transposed_map, smem}.run(works);

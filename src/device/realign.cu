@@ -11,29 +11,6 @@ constexpr unsigned kMagnitudes = 0x7F7F7F7Fu;
 // Beyond 64 binades every code of both formats is zero: the factor stays a normal number.
 constexpr int kMaxShift = 64;
 
-/// A lane's part of RealignCounters, added up once: all warps add to the same few addresses.
-struct LaneCounters {
-  unsigned blocks = 0, shifted = 0, far = 0, flushed = 0, poisoned = 0;
-  int max_shift = 0;
-
-  __device__ static void add(unsigned long long& total, unsigned lane_count) {
-    const unsigned sum = __reduce_add_sync(kAllLanes, lane_count);
-    if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(&total, static_cast<unsigned long long>(sum));
-  }
-  __device__ void report(RealignCounters* totals) const {
-    if (totals == nullptr) return;
-    add(totals->blocks, blocks);
-    add(totals->blocks_shifted, shifted);
-    add(totals->blocks_far, far);
-    add(totals->values_flushed, flushed);
-    add(totals->groups_poisoned, poisoned);
-    const int largest = __reduce_max_sync(kAllLanes, max_shift);
-    if (threadIdx.x % 32 == 0 && largest > 0) {
-      atomicMax(&totals->max_shift, static_cast<unsigned long long>(largest));
-    }
-  }
-};
-
 /// One warp's group of 32 tokens of one head. A lane has four columns of every row.
 template <BlockShape kShape, class Format>
 struct Realigner {
@@ -45,7 +22,6 @@ struct Realigner {
 
   const RealignParams& params;
   const TokenGroup& group;
-  LaneCounters& counters;
   int lane = static_cast<int>(threadIdx.x) % 32;
   int column = lane * 4;
   bool active = column < params.head_dim;
@@ -121,25 +97,40 @@ struct Realigner {
     return __any_sync(kAllLanes, result);
   }
 
-  // scales[b] becomes the shift of the lane's block b. Whether any of the warp is above 0.
-  __device__ bool find_shifts(int scale, unsigned nonzero, int (&scales)[kBlocks]) const {
-    const bool counts = this->counts();
+  __device__ static void add(unsigned long long& counter, unsigned lane_count) {
+    const unsigned sum = __reduce_add_sync(kAllLanes, lane_count);
+    if (threadIdx.x % 32 == 0 && sum != 0)
+      atomicAdd(&counter, static_cast<unsigned long long>(sum));
+  }
+
+  // scales[b] becomes the shift of the lane's block b. Returns the warp's largest.
+  __device__ int find_shifts(int scale, unsigned nonzero, int (&scales)[kBlocks]) const {
+    unsigned shifted = 0, far = 0;
     int largest = 0;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const bool zero = (nonzero >> block & 1u) == 0;
       const int shift = zero ? 0 : scale - scales[block];
       scales[block] = shift;
-      counters.shifted += counts && shift > 0 ? 1u : 0u;
-      counters.far += counts && shift > mx::kTolerableShift ? 1u : 0u;
+      shifted += shift > 0 ? 1u : 0u;
+      far += shift > mx::kTolerableShift ? 1u : 0u;
       largest = max(largest, shift);
     }
-    counters.blocks += counts ? __popc(nonzero) : 0u;
-    counters.max_shift = max(counters.max_shift, largest);
-    return __any_sync(kAllLanes, largest > 0);
+    largest = __reduce_max_sync(kAllLanes, largest);
+    if (params.counters != nullptr) {
+      const bool counts = this->counts();
+      add(params.counters->blocks, counts ? __popc(nonzero) : 0u);
+      add(params.counters->blocks_shifted, counts ? shifted : 0u);
+      add(params.counters->blocks_far, counts ? far : 0u);
+      if (lane == 0 && largest > 0) {
+        atomicMax(&params.counters->max_shift, static_cast<unsigned long long>(largest));
+      }
+    }
+    return largest;
   }
 
   __device__ void shift(const int (&shifts)[kBlocks], unsigned (&codes)[kScaleBlock]) const {
+    unsigned flushed = 0;
 #pragma unroll
     for (int row = 0; row < kScaleBlock; ++row) {
       float value[4];
@@ -152,16 +143,17 @@ struct Realigner {
       const unsigned out = encode_quad<Format>(value);
       const unsigned lost =
           __vcmpne4(codes[row] & kMagnitudes, 0u) & __vcmpeq4(out & kMagnitudes, 0u) & 0x01010101u;
-      counters.flushed += __popc(lost);
+      flushed += __popc(lost);
       codes[row] = out;
     }
+    if (params.counters != nullptr) add(params.counters->values_flushed, flushed);
   }
 
   __device__ std::uint8_t run(unsigned (&codes)[kScaleBlock]) const {
     int scales[kBlocks];
     read_scales(scales);
     if (group_poisoned(codes, scales)) {
-      counters.poisoned += lane == 0 ? 1u : 0u;
+      if (params.counters != nullptr) add(params.counters->groups_poisoned, lane == 0 ? 1u : 0u);
 #pragma unroll
       for (int row = 0; row < kScaleBlock; ++row) {
         codes[row] = active && row < group.rows ? mx::E4M3::kNanCode * 0x01010101u : 0u;
@@ -176,7 +168,7 @@ struct Realigner {
       if ((nonzero >> block & 1u) != 0) scale = max(scale, scales[block]);
     }
     scale = __reduce_max_sync(kAllLanes, scale);
-    if (find_shifts(scale, nonzero, scales)) shift(scales, codes);
+    if (find_shifts(scale, nonzero, scales) > 0) shift(scales, codes);
     return static_cast<std::uint8_t>(scale);
   }
 
@@ -217,16 +209,14 @@ struct Realigner {
 
 template <BlockShape kShape, class Format>
 __device__ void realign(const RealignParams& params) {
-  LaneCounters counters;
   for_each_group(params.offsets, params.num_heads, [&](const TokenGroup& group) {
-    const Realigner<kShape, Format> realigner{params, group, counters};
+    const Realigner<kShape, Format> realigner{params, group};
     unsigned codes[kScaleBlock];
     realigner.read(codes);
     const std::uint8_t scale = group.rows > 0 ? realigner.run(codes) : std::uint8_t{0};
     realigner.store(codes, scale);
     if (params.transposed != nullptr) realigner.store_transposed(codes);
   });
-  counters.report(params.counters);
 }
 
 }  // namespace

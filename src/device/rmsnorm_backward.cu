@@ -314,8 +314,7 @@ struct Consumer {
               store_dx(x_row, dy_row, rstd, mean, row0 + first + team);
             }
           }
-          __syncwarp();
-          if (lane == 0) arrive(ring.empty[position.stage]);
+          arrive(ring.empty[position.stage]);
           position.advance(plan.stages);
         },
         [&](std::int64_t row_chunk) {
@@ -333,7 +332,7 @@ __device__ void init(const RmsNormBackwardParams& params, const Smem& smem) {
             : bf16_low(static_cast<const std::uint16_t*>(params.weight.data)[column]);
   }
   if (threadIdx.x == 0) {
-    smem.head().ring.init(1, static_cast<unsigned>(smem.plan.teams * smem.plan.team_warps));
+    smem.head().ring.init(1, static_cast<unsigned>(smem.plan.teams * smem.plan.team_warps * 32));
     fence_barrier_init();
   }
   __syncthreads();

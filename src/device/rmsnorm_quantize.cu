@@ -1,9 +1,168 @@
+#include <cuda/ptx>
+
+#include "device/barrier.cuh"
 #include "device/fp8.cuh"
-#include "device/rmsnorm_quantize_ends.cuh"
+#include "device/rmsnorm_quantize.h"
+#include "mx/row_sum.h"
+#include "mx/scale_layout.h"
 
 namespace mxfa::device {
-namespace rmsnorm {
 namespace {
+
+namespace ptx = cuda::ptx;
+using mx::row_sum::kStep;
+using mx::row_sum::kVector;
+
+constexpr int kSquareRows = 32;
+constexpr int kSquaresPerTile = mx::kAtomRows / kSquareRows;
+constexpr int kConsumerWarps = 16;
+constexpr int kProducerWarp = kConsumerWarps;
+constexpr int kScaleWarp = kConsumerWarps + 1;
+constexpr int kSmemBytes = 220 * 1024;
+// A buffer is cleared one barrier after its last read and one before its next use: see square().
+constexpr int kAmaxBuffers = 3;
+
+/// kSteps passes of 32 lanes x 4 columns cover the chunk of a CTA; kTeams teams of warps work on
+/// as many squares of 32 rows at a time; kClustered where rows span the CTAs of a cluster.
+template <class Input_, int kSteps_, int kTeams_, bool kClustered_>
+struct Config {
+  using Input = Input_;  ///< std::uint16_t (BF16) or float
+  static constexpr int kSteps = kSteps_;
+  static constexpr int kTeams = kTeams_;
+  static constexpr bool kClustered = kClustered_;
+  static constexpr int kTeamWarps = kConsumerWarps / kTeams;
+  static constexpr int kRows = kSquareRows / kTeamWarps;  ///< of one warp in a square
+  static constexpr int kChunkCols = kSteps * kStep;
+  static constexpr int kBlocks = kChunkCols / kScaleBlock;
+  static constexpr int kStageBytes = kSquareRows * kChunkCols * static_cast<int>(sizeof(Input));
+  static constexpr int kStages = kSmemBytes / kStageBytes < 8 ? kSmemBytes / kStageBytes : 8;
+  // A square loads while every team works, but for the widest rows in FP32.
+  static_assert(kStages > kTeams || (kStages == kTeams && kStageBytes >= 128 * 1024));
+  static_assert(kSquaresPerTile % kTeams == 0);
+};
+
+template <class C>
+struct SmemPlan {
+  alignas(128) std::uint8_t stages[C::kStages][C::kStageBytes];  // [32, cols]
+  float weight[C::kChunkCols];
+  unsigned amax[C::kTeams][kAmaxBuffers][C::kBlocks];   // FP32 bits of each square's largest
+  std::uint8_t scales[2][C::kBlocks][kSquaresPerTile];  // of two row tiles in turn
+  float sums[C::kTeams][2][mx::row_sum::kMaxChunks][kSquareRows];  // written by cluster peers
+  std::uint64_t sums_full[C::kTeams][2];
+  Ring<C::kStages> rows;
+  Ring<2> tiles;
+};
+
+/// What every role knows of its CTA: columns [first, first + cols) of row tiles `tile`, `tile` +
+/// `stride`, ...
+struct Work {
+  int cluster, rank, first, cols, tile, stride, tiles;
+
+  __device__ Work(const RmsNormQuantizeParams& params, bool clustered)
+      : cluster(clustered ? rmsnorm_cluster_size(params.dim) : 1),
+        rank(static_cast<int>(blockIdx.x) % cluster),
+        first(rank * mx::row_sum::kChunk),
+        cols(min(mx::row_sum::kChunk, params.dim - first)),
+        tile(static_cast<int>(blockIdx.x) / cluster),
+        stride(static_cast<int>(gridDim.x) / cluster),
+        tiles(static_cast<int>((params.rows + mx::kAtomRows - 1) / mx::kAtomRows)) {}
+};
+
+/// Loads squares of 32 rows. Waits on rows.empty, signals rows.full.
+template <class C>
+struct Producer {
+  const RmsNormQuantizeParams& params;
+  SmemPlan<C>& smem;
+  Work work;
+
+  __device__ void load(std::int64_t row0, int stage) const {
+    const int rows = static_cast<int>(min(std::int64_t{kSquareRows}, params.rows - row0));
+    std::uint64_t* full = &smem.rows.full[stage];
+    const unsigned row_bytes = static_cast<unsigned>(work.cols * sizeof(typename C::Input));
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane == 0) {
+      const unsigned bytes = rows > 0 ? static_cast<unsigned>(rows) * row_bytes : 0u;
+      ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, full,
+                                     bytes);
+    }
+    __syncwarp();
+    const auto* source =
+        static_cast<const typename C::Input*>(params.x) + row0 * params.dim + work.first;
+    if constexpr (C::kClustered) {
+      if (lane < rows) {
+        ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global,
+                           smem.stages[stage] + lane * row_bytes, source + lane * params.dim,
+                           row_bytes, full);
+      }
+    } else if (lane == 0 && rows > 0) {
+      ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, smem.stages[stage], source,
+                         static_cast<unsigned>(rows) * row_bytes, full);
+    }
+  }
+
+  __device__ void run() const {
+    RingState<C::kStages> state;
+    for (int tile = work.tile; tile < work.tiles; tile += work.stride) {
+      for (int square = 0; square < kSquaresPerTile; ++square) {
+        wait(smem.rows.empty[state.stage], state.phase ^ 1);
+        load(std::int64_t{tile} * mx::kAtomRows + square * kSquareRows, state.stage);
+        state.advance();
+      }
+    }
+  }
+};
+
+/// Writes the scale atoms of whole row tiles. Waits on tiles.full, signals tiles.empty.
+template <class C>
+struct ScaleWriter {
+  const RmsNormQuantizeParams& params;
+  SmemPlan<C>& smem;
+  Work work;
+
+  // The 512 bytes of an atom are 32 times the same 16: a square's scale is shared by its 32 rows
+  // (and columns). Rows and columns past the matrix get 0.
+  __device__ void store(int tile, int buffer) const {
+    const std::int64_t dim_atoms = (params.dim + mx::kAtomRows - 1) / mx::kAtomRows;
+    const int blocks = work.cols / kScaleBlock;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const std::int64_t row = std::int64_t{tile} * mx::kAtomRows + lane;
+    for (int atom = 0; atom * mx::kAtomCols < blocks; ++atom) {
+      unsigned along_dim[kSquaresPerTile] = {};
+      unsigned along_rows[mx::kAtomCols] = {};
+#pragma unroll
+      for (int square = 0; square < kSquaresPerTile; ++square) {
+#pragma unroll
+        for (int column = 0; column < mx::kAtomCols; ++column) {
+          const int block = atom * mx::kAtomCols + column;
+          const unsigned scale = block < blocks ? smem.scales[buffer][block][square] : 0u;
+          const bool row_exists = row + square * kSquareRows < params.rows;
+          const bool square_exists = row - lane + square * kSquareRows < params.rows;
+          along_dim[square] |= (row_exists ? scale : 0u) << (8 * column);
+          along_rows[column] |= (square_exists ? scale : 0u) << (8 * square);
+        }
+      }
+      const std::int64_t dim_atom = work.first / mx::kAtomRows + atom;
+      std::uint8_t* dim_target =
+          params.scales_dim + (tile * dim_atoms + dim_atom) * mx::kAtomBytes + lane * 16;
+      std::uint8_t* row_target =
+          params.scales_rows + (dim_atom * work.tiles + tile) * mx::kAtomBytes + lane * 16;
+      *reinterpret_cast<uint4*>(dim_target) =
+          make_uint4(along_dim[0], along_dim[1], along_dim[2], along_dim[3]);
+      *reinterpret_cast<uint4*>(row_target) =
+          make_uint4(along_rows[0], along_rows[1], along_rows[2], along_rows[3]);
+    }
+  }
+
+  __device__ void run() const {
+    RingState<2> state;
+    for (int tile = work.tile; tile < work.tiles; tile += work.stride) {
+      wait(smem.tiles.full[state.stage], state.phase);
+      store(tile, state.stage);
+      arrive(smem.tiles.empty[state.stage]);
+      state.advance();
+    }
+  }
+};
 
 /// One warp of a team: kRows rows of each of the team's squares. Waits on rows.full, tiles.empty
 /// and, clustered, sums_full; signals rows.empty and tiles.full. `kWhole` says that every row and
@@ -82,9 +241,9 @@ struct Consumer {
     return sums[0];
   }
 
-  // Every CTA sends its sums to every CTA of the cluster.
-  __device__ void send_sum(float sum, int index) const {
-    const int buffer = index % C::kSumBuffers;
+  // Every CTA sends its sums to every CTA of the cluster. Two buffers suffice: a peer sends the
+  // sums after next only once it has this CTA's next ones, which are sent after this read.
+  __device__ float exchange_sum(float sum, int buffer, unsigned phase) const {
     std::uint64_t* full = &smem.sums_full[team][buffer];
     if (warp == 0 && lane == 0) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, full,
@@ -96,11 +255,7 @@ struct Consumer {
       ptx::st_async(static_cast<float*>(__cluster_map_shared_rank(slot, peer)), sum,
                     static_cast<std::uint64_t*>(__cluster_map_shared_rank(full, peer)));
     }
-  }
-  __device__ float receive_sum(int index) const {
-    const int buffer = index % C::kSumBuffers;
-    wait(smem.sums_full[team][buffer], index / C::kSumBuffers & 1);
-    const int row = warp * C::kRows + lane / kRowLanes;
+    wait(*full, phase);
     float total = 0.0f;
     for (int peer = 0; peer < work.cluster; ++peer) {
       total = __fadd_rn(total, smem.sums[team][buffer][peer][row]);
@@ -176,140 +331,62 @@ struct Consumer {
     }
   }
 
-  /// A square of this team: the `index`-th of it.
-  struct Square {
-    std::int64_t row0;  ///< of this warp
-    int rows;           ///< of this warp that exist
-    int stage;
-    int index;
-    bool whole;  ///< every row and column of the square exists
-  };
-  __device__ Square square_at(int tile, int s, int stage, int index) const {
-    const std::int64_t first = std::int64_t{tile} * mx::kAtomRows + s * kSquareRows;
-    const std::int64_t row0 = first + warp * C::kRows;
-    const int rows =
-        static_cast<int>(max(std::int64_t{0}, min(std::int64_t{C::kRows}, params.rows - row0)));
-    return {row0, rows, stage, index,
-            work.cols == C::kChunkCols && first + kSquareRows <= params.rows};
-  }
-
   template <bool kWhole>
-  __device__ float chunk_sum(const Square& square) const {
+  __device__ void square(std::int64_t square_row0, int stage, int index, int buffer) const {
+    const std::int64_t row0 = square_row0 + warp * C::kRows;
+    const int rows = kWhole ? C::kRows
+                            : static_cast<int>(max(std::int64_t{0}, min(std::int64_t{C::kRows},
+                                                                        params.rows - row0)));
     float sums[C::kRows];
 #pragma unroll
     for (int r = 0; r < C::kRows; ++r) {
-      sums[r] = kWhole || r < square.rows ? lane_sum<kWhole>(square.stage, r) : 0.0f;
+      sums[r] = kWhole || r < rows ? lane_sum<kWhole>(stage, r) : 0.0f;
     }
-    return reduce_rows(sums);
-  }
-  __device__ float chunk_sum(const Square& square) const {
-    return square.whole ? chunk_sum<true>(square) : chunk_sum<false>(square);
-  }
-
-  template <bool kWhole>
-  __device__ void quantize(const Square& square, float sum, int buffer) const {
-    const int rows = kWhole ? C::kRows : square.rows;
+    float sum = reduce_rows(sums);
+    if constexpr (C::kClustered) sum = exchange_sum(sum, index & 1, (index >> 1) & 1);
     const float mean = __fdiv_rn(sum, static_cast<float>(params.dim));
     const float own_rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, params.eps)));
     const int own_row = lane / kRowLanes;
     if (lane % kRowLanes == 0 && work.rank == 0 && own_row < rows) {
-      params.rstd[square.row0 + own_row] = own_rstd;
+      params.rstd[row0 + own_row] = own_rstd;
     }
     float rstd[C::kRows];
 #pragma unroll
     for (int r = 0; r < C::kRows; ++r) {
       rstd[r] = __shfl_sync(0xFFFFFFFFu, own_rstd, r * kRowLanes);
     }
-    reduce_amax<kWhole>(square.stage, rstd, rows, buffer);
+    reduce_amax<kWhole>(stage, rstd, rows, buffer);
     const int next = buffer + 1 == kAmaxBuffers ? 0 : buffer + 1;
     for (int i = warp * 32 + lane; i < C::kBlocks; i += C::kTeamWarps * 32) {
       smem.amax[team][next][i] = 0;
     }
     team_sync();
-    store_codes<kWhole>(square.stage, rstd, rows, square.row0, buffer);
+    store_codes<kWhole>(stage, rstd, rows, row0, buffer);
   }
 
-  __device__ void finish(const Square& square, float sum, int buffer, int tile_buffer,
-                         int s) const {
-    if (square.whole) {
-      quantize<true>(square, sum, buffer);
-    } else {
-      quantize<false>(square, sum, buffer);
-    }
-    __syncwarp();
-    if (lane == 0) arrive(smem.rows.empty[square.stage]);
-    publish_scales(buffer, tile_buffer, s);
-  }
-
-  // Calls body(tile, s) for the squares of this team.
-  template <class Body>
-  __device__ void for_each_square(Body body) const {
-    for (int tile = work.tile; tile < work.tiles; tile += work.stride) {
-      for (int s = team; s < kSquaresPerTile; s += C::kTeams) body(tile, s);
-    }
-  }
-
-  // Squares one after another. Clustered, a peer sends the sums after next only once it has this
-  // CTA's next ones, which are sent after the read of these.
-  __device__ void run_in_turn() const {
+  __device__ void run() const {
     RingState<C::kStages> state;
     RingState<2> tile_state;
     state.advance(team);
     int buffer = 0;
     int index = 0;
-    for_each_square([&](int tile, int s) {
-      if (s == team) wait(smem.tiles.empty[tile_state.stage], tile_state.phase ^ 1);
-      smem.rows.wait_turn(state);
-      const Square square = square_at(tile, s, state.stage, index);
-      float sum = chunk_sum(square);
-      if constexpr (C::kClustered) {
-        send_sum(sum, index);
-        sum = receive_sum(index);
+    for (int tile = work.tile; tile < work.tiles; tile += work.stride) {
+      wait(smem.tiles.empty[tile_state.stage], tile_state.phase ^ 1);
+      for (int s = team; s < kSquaresPerTile; s += C::kTeams) {
+        smem.rows.wait_turn(state);
+        const std::int64_t row0 = std::int64_t{tile} * mx::kAtomRows + s * kSquareRows;
+        if (work.cols == C::kChunkCols && row0 + kSquareRows <= params.rows) {
+          square<true>(row0, state.stage, index, buffer);
+        } else {
+          square<false>(row0, state.stage, index, buffer);
+        }
+        ++index;
+        arrive(smem.rows.empty[state.stage]);
+        publish_scales(buffer, tile_state.stage, s);
+        buffer = buffer + 1 == kAmaxBuffers ? 0 : buffer + 1;
+        state.advance(C::kTeams);
       }
-      finish(square, sum, buffer, tile_state.stage, s);
-      ++index;
-      buffer = buffer + 1 == kAmaxBuffers ? 0 : buffer + 1;
-      state.advance(C::kTeams);
-      if (s + C::kTeams >= kSquaresPerTile) tile_state.advance();
-    });
-  }
-
-  // The sums of the next square are sent before the current one is quantized. A CTA that sends
-  // square n + 1 has received n - 1 from a peer, which had then read n - 3: of four buffers, that
-  // of n + 1.
-  __device__ void run_ahead() const {
-    RingState<C::kStages> state;
-    RingState<2> tile_state;
-    int buffer = 0;
-    int index = 0;
-    const auto send = [&](int tile, int s) {
-      wait(smem.rows.full[state.stage], state.phase);
-      const Square square = square_at(tile, s, state.stage, index);
-      send_sum(chunk_sum(square), index);
-      ++index;
-      state.advance();
-      return square;
-    };
-    if (work.tile >= work.tiles) return;
-    Square current = send(work.tile, 0);
-    for_each_square([&](int tile, int s) {
-      if (s == 0) wait(smem.tiles.empty[tile_state.stage], tile_state.phase ^ 1);
-      const bool last_of_tile = s + 1 == kSquaresPerTile;
-      const int next_tile = last_of_tile ? tile + work.stride : tile;
-      Square next = current;
-      if (next_tile < work.tiles) next = send(next_tile, last_of_tile ? 0 : s + 1);
-      finish(current, receive_sum(current.index), buffer, tile_state.stage, s);
-      buffer = buffer + 1 == kAmaxBuffers ? 0 : buffer + 1;
-      current = next;
-      if (last_of_tile) tile_state.advance();
-    });
-  }
-
-  __device__ void run() const {
-    if constexpr (C::kAhead) {
-      run_ahead();
-    } else {
-      run_in_turn();
+      tile_state.advance();
     }
   }
 };
@@ -323,8 +400,9 @@ __device__ void init(const RmsNormQuantizeParams& params, SmemPlan<C>& smem, con
     smem.amax[i / C::kBlocks][0][i % C::kBlocks] = 0;
   }
   if (threadIdx.x == 0) {
-    smem.rows.init(1, C::kTeamWarps);
-    smem.tiles.init(kSquaresPerTile * 32, 32);  // every lane of the warps that write and read
+    // Every lane that reads or writes says so itself: no order of others' accesses is relied on.
+    smem.rows.init(1, C::kTeamWarps * 32);
+    smem.tiles.init(kSquaresPerTile * 32, 32);
     for (auto& team : smem.sums_full) {
       for (std::uint64_t& barrier : team) ptx::mbarrier_init(&barrier, 1);
     }
@@ -358,21 +436,20 @@ __device__ void rmsnorm_quantize(const RmsNormQuantizeParams& params) {
 }
 
 }  // namespace
-}  // namespace rmsnorm
 
-#define MXFA_RMSNORM_QUANTIZE(name, input, steps, teams, clustered)              \
-  extern "C" __global__ void __launch_bounds__(kRmsNormThreads, 1)               \
-      name(const __grid_constant__ RmsNormQuantizeParams params) {               \
-    using KernelConfig = rmsnorm::Config<input, steps, teams, clustered>;        \
-    static_assert(sizeof(rmsnorm::SmemPlan<KernelConfig>) <= kRmsNormSmemBytes); \
-    rmsnorm::rmsnorm_quantize<KernelConfig>(params);                             \
+#define MXFA_RMSNORM_QUANTIZE(name, input, steps, teams, clustered)     \
+  extern "C" __global__ void __launch_bounds__(kRmsNormThreads, 1)      \
+      name(const __grid_constant__ RmsNormQuantizeParams params) {      \
+    using KernelConfig = Config<input, steps, teams, clustered>;        \
+    static_assert(sizeof(SmemPlan<KernelConfig>) <= kRmsNormSmemBytes); \
+    rmsnorm_quantize<KernelConfig>(params);                             \
   }
 MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_1, std::uint16_t, 1, 4, false)
 MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_2, std::uint16_t, 2, 4, false)
 MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_3, std::uint16_t, 3, 4, false)
 MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_4, std::uint16_t, 4, 4, false)
 MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_8, std::uint16_t, 8, 2, false)
-MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_wide, std::uint16_t, 8, 1, true)
+MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_bf16_wide, std::uint16_t, 8, 2, true)
 MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_f32_1, float, 1, 4, false)
 MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_f32_2, float, 2, 4, false)
 MXFA_RMSNORM_QUANTIZE(rmsnorm_quantize_f32_3, float, 3, 2, false)

@@ -79,8 +79,7 @@ void Scheduler::admit() {
         std::make_unique<exec::Cluster>(launch_, progress_, next_, columns_of(resident.slot));
     next_ += share_.step;
     for (const auto& cta : resident.cluster->ctas) {
-      for (const auto& warp : cta->warps)
-        resident.agents.push_back({.warp = warp.get(), .time = now_});
+      for (const auto& warp : cta->warps) resident.agents.push_back({.warp = warp.get(), .time = now_});
     }
     residents_.push_back(std::move(resident));
   }
