@@ -14,8 +14,8 @@ std::vector<U32> lane_numbers() {
   return v;
 }
 
-// An instruction of the divergence kernel has 5.7 lanes on average where lanes only meet at the ends
-// of loops and branches, one to three where they do not meet.
+// An instruction of the divergence kernel has 5.7 lanes on average where lanes only meet at the
+// ends of loops and branches, one to three where they do not meet.
 TEST(Divergence, LanesMeetAgain) {
   std::mt19937 rng(5);
   std::vector<U32> in(4096);
@@ -111,7 +111,7 @@ INNER:
   setp.lt.u32 p, outer, 20;
   @p bra OUTER;
 })",
-                                  lane_numbers());
+                                    lane_numbers());
   for (U32 lane = 0; lane < 32; ++lane) {
     U32 want = 0;
     for (U32 outer = 0; outer < 20; ++outer) want += outer * ((lane + outer) % 7 + 1);

@@ -51,7 +51,9 @@ class ReadyFragments {
   const Fragment* begin() const { return all_.data(); }
   const Fragment* end() const { return all_.data() + size_; }
   /// Where the fragment before the front is.
-  std::uint32_t next_pc() const { return size_ > held_ + 1 ? all_[front_index() - 1].pc : UINT32_MAX; }
+  std::uint32_t next_pc() const {
+    return size_ > held_ + 1 ? all_[front_index() - 1].pc : UINT32_MAX;
+  }
 
   void pop_front() {
     for (std::size_t i = front_index() + 1; i < size_; ++i) all_[i - 1] = all_[i];

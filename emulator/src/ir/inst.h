@@ -38,7 +38,7 @@ struct Inst {
   std::uint32_t line = 0;
   std::uint32_t guard = 0;  ///< predicate
   std::int32_t op[kMaxInstOperands] = {};
-  std::int64_t imm = 0;     ///< branch target, address offset, or what the handler says
+  std::int64_t imm = 0;  ///< branch target, address offset, or what the handler says
   /// First entry in Kernel::lists; of a branch back in a loop within a loop, the end of the latter.
   std::uint32_t extra = 0;
   Flow flow = Flow::kPlain;

@@ -16,10 +16,10 @@ struct RowAllocator {
   template <class Other>
   RowAllocator(const RowAllocator<Other>&) {}
   T* allocate(std::size_t count) {
-    return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{kRowAlignment}));
+    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{kRowAlignment}));
   }
   void deallocate(T* address, std::size_t) noexcept {
-    ::operator delete(address, std::align_val_t{kRowAlignment});
+    ::operator delete (address, std::align_val_t{kRowAlignment});
   }
   bool operator==(const RowAllocator&) const = default;
 };

@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::uint32_t kMaxQuantum = 128;
 constexpr std::uint32_t kTimedQuantum = 8;
+/// Turns after which the starved get one: others may spin on what they hold, and every warp of a
+/// GPU gets on at some time.
+constexpr int kPatience = 1024;
 /// Rounds in which every poll fails before the launch counts as stuck: sleeps may run out.
 constexpr int kMaxRetries = 256;
 /// How long a stuck scheduler waits for the memory effects of other threads that also seem stuck.
@@ -79,7 +82,8 @@ void Scheduler::admit() {
         std::make_unique<exec::Cluster>(launch_, progress_, next_, columns_of(resident.slot));
     next_ += share_.step;
     for (const auto& cta : resident.cluster->ctas) {
-      for (const auto& warp : cta->warps) resident.agents.push_back({.warp = warp.get(), .time = now_});
+      for (const auto& warp : cta->warps)
+        resident.agents.push_back({.warp = warp.get(), .time = now_});
     }
     residents_.push_back(std::move(resident));
   }
@@ -128,7 +132,7 @@ Scheduler::Choice Scheduler::choose() {
   return warp.agent != nullptr ? warp : choose_async(options_.policy == Policy::kLifo);
 }
 
-// Warps that can go on, without the victim where others can.
+// Warps that can go on, without the victim where others can, as a rule.
 void Scheduler::find_candidates() {
   candidates_.clear();
   for (Resident& resident : residents_) {
@@ -139,7 +143,11 @@ void Scheduler::find_candidates() {
   }
   if (options_.policy != Policy::kStarve) return;
   const auto victim = [&](const Agent* agent) { return is_victim(*agent); };
-  if (!std::ranges::all_of(candidates_, victim)) std::erase_if(candidates_, victim);
+  if (std::ranges::all_of(candidates_, victim) || ++starved_ > kPatience) {
+    starved_ = 0;
+  } else {
+    std::erase_if(candidates_, victim);
+  }
 }
 
 Scheduler::Choice Scheduler::choose_warp() {

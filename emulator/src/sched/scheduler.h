@@ -86,6 +86,7 @@ class Scheduler {
   LaunchStats stats_;
   std::uint64_t next_ = 0;
   std::uint64_t victim_ = 0;
+  int starved_ = 0;  ///< turns since the victim had one
   std::size_t turn_ = 0;
   std::uint64_t last_progress_ = 0;
   std::uint64_t spent_ = 0;  ///< warp instructions since the last progress
