@@ -117,6 +117,10 @@ void Scheduler::retire() {
   });
 }
 
+bool Scheduler::can_run(const Agent& agent) const {
+  return !agent.exited && (!agent.waiting || agent.seen != progress_.count);
+}
+
 bool Scheduler::is_victim(const Agent& agent) const {
   return agent.warp->index() == victim_ % agent.warp->cta().warps.size();
 }
@@ -137,8 +141,7 @@ void Scheduler::find_candidates() {
   candidates_.clear();
   for (Resident& resident : residents_) {
     for (Agent& agent : resident.agents) {
-      if (agent.exited || (agent.waiting && agent.seen == progress_.count)) continue;
-      candidates_.push_back(&agent);
+      if (can_run(agent)) candidates_.push_back(&agent);
     }
   }
   if (options_.policy != Policy::kStarve) return;

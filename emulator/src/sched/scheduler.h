@@ -59,6 +59,7 @@ class Scheduler {
   const exec::SmColumns& columns_of(std::size_t slot);
   void retire();
   void find_candidates();
+  bool can_run(const Agent& agent) const;
   bool is_victim(const Agent& agent) const;
   Choice choose();
   Choice choose_async(bool newest);
