@@ -142,23 +142,6 @@ TEST_F(TmaGemm, MutantsAreCaught) {
   EXPECT_TRUE(caught(replaced(ptx, "@P bra DONE;\nbra WAIT;", "bra WAIT;"))) << "endless wait";
 }
 
-TEST_F(TmaGemm, AccumulatorsBelongToTheMatrixUnit) {
-  const std::string ptx = kernel_ptx("tma_gemm_sm90", "sm_90a");
-  // The first wait in the loop: what follows uses the accumulators.
-  for (const Policy policy : kPolicies) {
-    LaunchOptions options;
-    options.policy = policy;
-    std::string mutant = ptx;
-    for (std::size_t at;
-         (at = mutant.find("wgmma.wait_group.sync.aligned 0;")) != std::string::npos;) {
-      mutant.replace(at, 32, "wgmma.wait_group.sync.aligned 7;");
-    }
-    const std::string message = error_of([&] { run(mutant, options); });
-    EXPECT_NE(message.find("uses a register of the wgmma.mma_async at line"), std::string::npos)
-        << message;
-  }
-}
-
 TEST_F(TmaGemm, WrongByteCountIsReported) {
   const std::string ptx = kernel_ptx("tma_gemm_sm90", "sm_90a");
   const std::size_t at = ptx.find("mbarrier.arrive.expect_tx");

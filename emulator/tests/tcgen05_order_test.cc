@@ -200,20 +200,6 @@ TEST(Tcgen05Mma, Misuse) {
                  "row 0 of the swizzle's pattern");
 }
 
-TEST(Tcgen05Mma, NanScalesAreWarnedOf) {
-  PairKernel kernel;
-  kernel.issue = copy_scales(0, kScales1) + copy_scales(4, kOperand) + multiply(kD, false);
-  std::vector<std::uint8_t> smem = ones_and_scales();
-  std::fill_n(smem.begin() + kOperand, 512, std::uint8_t{0xFF});  // the first scales, and A's NaNs
-  std::vector<std::string> warnings;
-  LaunchOptions options;
-  options.warn = [&](const std::string& text) { warnings.push_back(text); };
-  const auto images = run_pair(kernel, {smem}, options);
-  EXPECT_EQ(images[0][kD], 0x7FFFFFFFu);
-  ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_NE(warnings[0].find("a scale is 0xFF"), std::string::npos) << warnings[0];
-}
-
 TEST(Tcgen05Mma, NarrowContainersHaveNoOtherBits) {
   const std::string a_in_tmem =
       replaced(replaced(multiply(kD, false), "%d2, %d2, %r3", "[%tmem+16], %d2, %r3"),

@@ -37,6 +37,12 @@ enum class Fp8Mode : std::uint8_t {
   kBlackwell,  ///< as published for a B200: 25 bits, results truncated
 };
 
+/// What becomes of an instruction that uses a register which tcgen05.ld still writes.
+enum class EarlyRegisters : std::uint8_t {
+  kError,  ///< tcgen05.wait::ld must come first
+  kWait,   ///< it waits for the register, as the ISA has it; memory is not ordered by this
+};
+
 struct LaunchOptions {
   std::uint64_t seed = 0;  ///< the same seed, policy and threads give the same interleaving
   Policy policy = Policy::kRandom;
@@ -46,19 +52,17 @@ struct LaunchOptions {
   /// Diverged lanes meet again as soon as their paths join; off: only where instructions demand it.
   bool converge = true;
   Fp8Mode fp8 = Fp8Mode::kExact;
-  /// What programs that work on hardware do is an error and not a warning where the ISA does not
-  /// promise it, or where it is likely a mistake: a tcgen05.ld or .st whose address names lanes of
-  /// another warp (the warp's own are used), a block that exits while a bulk store still reads its
-  /// shared memory, a register of tcgen05.ld that is read before tcgen05.wait::ld (it is waited
-  /// for; to write it is an error in any case).
+  EarlyRegisters early_registers = EarlyRegisters::kError;
+  /// What the ISA does not promise, although programs that work on hardware rely on it, is an error
+  /// and not a warning: a tcgen05.ld or .st whose address names lanes of another warp (the warp's
+  /// own are used), a block that exits while a bulk store still reads its shared memory.
   bool strict = false;
   /// Clusters that share an SM, and so its tensor memory; they must be resident together.
   int clusters_per_sm = 1;
   /// Warp instructions without any effect after which the program counts as stuck in a loop.
   std::uint64_t spin_budget = std::uint64_t{1} << 26;
   std::function<void(const std::string&)> print;  ///< receives printf's output; may be empty
-  /// Receives, once each, what the ISA does not promise and practice relies on, and scales of 0xFF
-  /// in matrix products; may be empty.
+  /// Receives, once each, what the ISA does not promise and practice relies on; may be empty.
   std::function<void(const std::string&)> warn;
   /// Switches the hazard checker on: what it finds is added here, also where the launch throws.
   /// The launch then runs on one host thread. Reads of bytes that nobody wrote are reported and

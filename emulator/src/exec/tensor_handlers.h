@@ -57,8 +57,7 @@ void tensor_copy(Context& c, const ir::Inst& in, std::uint32_t mask);
 /// cta_group.
 void tensor_commit(Context& c, const ir::Inst& in, std::uint32_t mask);
 
-/// Fails where one of the b registers in lists is held by asynchronous work. The first a of them
-/// are read: those that a tcgen05.ld writes are waited for instead, unless the launch is strict.
+/// Fails where one of the b registers in lists is held by asynchronous work.
 void check_held_registers(Context& c, const ir::Inst& in, std::uint32_t mask);
 
 }  // namespace mxfa::emu::exec

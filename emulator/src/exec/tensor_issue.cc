@@ -158,15 +158,10 @@ void touch_mma(const model::Tcgen05Mma& mma, const std::vector<Cta*>& ctas,
   }
 }
 
-void execute_mma(Cta& issuer, const Inst& in, const model::Tcgen05Mma& mma,
-                 const std::vector<Cta*>& ctas) {
+void execute_mma(Cta& issuer, const model::Tcgen05Mma& mma, const std::vector<Cta*>& ctas) {
   std::vector<model::MmaCta> parts;
   for (Cta* cta : ctas) parts.push_back({smem_of(*cta), &cta->tensor().memory});
-  if (!model::tcgen05_mma(mma, parts, issuer.mma).nan_scale) return;
-  const ptx::Source& source = *issuer.launch.kernel->source;
-  issuer.launch.warnings->give("nan scale",
-                               fmt::format("{}:{}: a scale is 0xFF, which makes products NaN: '{}'",
-                                           source.name, in.line, source.line_text(in.line)));
+  model::tcgen05_mma(mma, parts, issuer.mma);
 }
 
 /// Tells accumulators and shapes apart; never 0.
@@ -220,7 +215,7 @@ void tensor_mma(Context& c, const Inst& in, std::uint32_t mask) {
     use_collector(issue, spec);
     const std::vector<Cta*> ctas = issue.ctas(spec.cta_group);
     issue.push(
-        "tcgen05.mma", [&cta = issue.cta(), &in, mma, ctas] { execute_mma(cta, in, mma, ctas); },
+        "tcgen05.mma", [&cta = issue.cta(), mma, ctas] { execute_mma(cta, mma, ctas); },
         [mma, ctas](std::vector<async::Touch>& out) { touch_mma(mma, ctas, out); },
         issue.observe(OpKind::kTensorMma, accumulator_of(mma)));
   });

@@ -318,22 +318,19 @@ void tensor_fence(Context& c, const Inst& in, std::uint32_t mask) {
 
 void check_held_registers(Context& c, const Inst& in, std::uint32_t mask) {
   Warp& warp = static_cast<Warp&>(c);
-  const Launch& launch = warp.cta().launch;
-  const std::int32_t* rows = launch.kernel->lists.data() + in.extra;
+  const std::int32_t* rows = warp.cta().launch.kernel->lists.data() + in.extra;
   for (std::size_t i = 0; i < in.b; ++i) {
     const HeldRegisters::Holder* holder = warp.held.holder(rows[i]);
     if (holder == nullptr) continue;
     const bool load = holder->owner == ir::RegisterOwner::kTensorLoad;
-    const std::string reason =
-        fmt::format("uses a register of the {} at line {} before it is waited for ({})",
-                    load ? "tcgen05.ld" : "wgmma.mma_async", holder->line,
-                    load ? "tcgen05.wait::ld" : "wgmma.wait_group");
-    if (!load || i >= in.a || launch.checks.strict) warp.fail(in, mask, reason);
-    // The ISA honours the dependency, though it orders no memory.
-    const ptx::Source& source = *launch.kernel->source;
-    launch.warnings->give("early register", fmt::format("{}:{}: {}: '{}'", source.name, in.line,
-                                                        reason, source.line_text(in.line)));
-    if (warp.tensor_loads != 0) return warp.retry();
+    if (load && !warp.cta().launch.checks.early_registers) {
+      if (warp.tensor_loads != 0) return warp.retry();
+      continue;
+    }
+    warp.fail(in, mask,
+              fmt::format("uses a register of the {} at line {} before it is waited for ({})",
+                          load ? "tcgen05.ld" : "wgmma.mma_async", holder->line,
+                          load ? "tcgen05.wait::ld" : "wgmma.wait_group"));
   }
 }
 
