@@ -41,7 +41,9 @@ consume:
   mov.u32 r3, data;
   mad.lo.u32 r3, r5, 4, r3;
   ld.shared.u32 r6, [r3];
-  ld.param.u64 d2, [sums]; mul.wide.u32 d3, r1, 4; add.u64 d2, d2, d3;
+  ld.param.u64 d2, [sums];
+  mul.wide.u32 d3, r1, 4;
+  add.u64 d2, d2, d3;
   st.global.u32 [d2], r6;
 done:
   ret;

@@ -38,10 +38,17 @@ struct Expected {
 Expected expected_f32(const Case& test, std::vector<float> x, std::vector<std::uint16_t> weight) {
   Expected want(test);
   std::vector<float> y(x.size());
-  cpu::rmsnorm_forward(make_tensor(x.data(), DType::kF32, {test.rows, test.dim}),
-                       make_tensor(weight.data(), DType::kBF16, {test.dim}), test.eps,
-                       make_tensor(y.data(), DType::kF32, {test.rows, test.dim}),
-                       make_tensor(want.rstd.data(), DType::kF32, {test.rows}));
+  const std::int32_t ends[] = {0, static_cast<std::int32_t>(test.rows)};
+  const mx::JaggedOffsets offsets = mx::make_jagged_offsets(ends, test.rows);
+  cpu::rmsnorm_forward({.x = make_tensor(x.data(), DType::kF32, {test.rows, test.dim}),
+                        .weight = make_tensor(weight.data(), DType::kBF16, {test.dim}),
+                        .eps = test.eps,
+                        .y = {.dtype = DType::kF32,
+                              .data = y.data(),
+                              .token_stride = test.dim,
+                              .offsets = &offsets,
+                              .head_dim = test.dim},
+                        .rstd = make_tensor(want.rstd.data(), DType::kF32, {test.rows})});
   const std::int64_t dims[] = {test.rows, test.dim};
   QuantizeOptions options{.layout = ScaleLayout::kTiled128x4};
   for (const ScaleAxis axis : {ScaleAxis::kHeadDim, ScaleAxis::kTokens}) {
