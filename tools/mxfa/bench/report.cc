@@ -46,8 +46,9 @@ std::string report_text(const std::vector<Row>& rows) {
       {"routine", "shape", "what", "median ms", "min", "max", "rate", "of ceiling", "SQNR"}};
   for (const auto& [label, record] : rows) {
     const io::TimingRecord timing = record.timing.value_or(io::TimingRecord{});
-    const auto ms = [&](double value) {
-      return record.timing ? fmt::format("{:.4g}", value) : std::string();
+    const bool timed = record.timing.has_value();
+    const auto ms = [timed](double value) {
+      return timed ? fmt::format("{:.4g}", value) : std::string();
     };
     table.push_back({record.routine, label, record.impl, ms(timing.ms_median), ms(timing.ms_min),
                      ms(timing.ms_max), rate_text(record), ceiling_text(record),

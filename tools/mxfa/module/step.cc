@@ -67,10 +67,7 @@ std::vector<float> values_of(const StepTensor& tensor) {
 
 Step::Step(const CrossAttentionBatch& batch, const cross_attention::Options& options,
            bool keep_intermediates)
-    : batch_(batch),
-      options_(options),
-      inputs_(views(batch)),
-      keep_intermediates_(keep_intermediates) {
+    : options_(options), inputs_(views(batch)), keep_intermediates_(keep_intermediates) {
   options_.num_heads = batch.options.num_heads;
   options_.num_heads_kv = batch.options.num_heads_kv;
   const std::int64_t dim = batch.options.dim;

@@ -70,7 +70,6 @@ class Step {
  private:
   TensorView output(std::initializer_list<std::int64_t> shape, DType dtype);
 
-  const reference::CrossAttentionBatch& batch_;
   cross_attention::Options options_;
   cross_attention::Inputs inputs_;
   TensorView dy_, y_, cu_seqlens_o_;
