@@ -55,10 +55,10 @@ LaunchStats Scheduler::run() {
       if (residents_.empty()) break;
     }
     const Choice choice = choose();
-    bool finished = options_.policy == Policy::kEarliest;
+    bool finished = false;
     if (choice.agent != nullptr) {
       run_agent(*choice.agent);
-      finished |= choice.agent->exited;
+      finished = choice.agent->exited;
     } else if (choice.cta != nullptr) {
       complete(*choice.cta, choice.op);
       finished = true;

@@ -115,6 +115,13 @@ void append(std::string& text, std::string_view separator, std::string_view more
   text += more;
 }
 
+/// Null where no dial has this name.
+const Dial* find_dial(std::string_view name) {
+  const Dial* dial = std::find_if(std::begin(kDials), std::end(kDials),
+                                  [&](const Dial& d) { return name == d.name; });
+  return dial == std::end(kDials) ? nullptr : dial;
+}
+
 /// Refuses a dial that would change nothing, or undo another one.
 void expect_effect(const Dial& dial, const Scheme& scheme, std::string_view name) {
   const auto refuse = [&](const std::string& fault) {
@@ -123,9 +130,8 @@ void expect_effect(const Dial& dial, const Scheme& scheme, std::string_view name
   };
   for (const std::string& earlier : split(scheme.name, '+')) {
     if (earlier == dial.name) refuse("is there twice");
-    const Dial* other = std::find_if(std::begin(kDials), std::end(kDials),
-                                     [&](const Dial& d) { return earlier == d.name; });
-    if (other == std::end(kDials) || dial.sets == nullptr || other->sets == nullptr) continue;
+    const Dial* other = find_dial(earlier);
+    if (other == nullptr || dial.sets == nullptr || other->sets == nullptr) continue;
     if (std::string_view(dial.sets) == other->sets) refuse(fmt::format("undoes {}", earlier));
   }
   if (dial.bf16_gemms > 0 && scheme.config.machine == Machine::kBf16) {
@@ -158,9 +164,8 @@ Scheme parse_scheme(std::string_view name) {
                 .advice = {},
                 .is_mx = base->is_mx};
   for (const std::string& part : parts) {
-    const Dial* dial = std::find_if(std::begin(kDials), std::end(kDials),
-                                    [&](const Dial& d) { return part == d.name; });
-    core::expect(dial != std::end(kDials), "schemes",
+    const Dial* dial = find_dial(part);
+    core::expect(dial != nullptr, "schemes",
                  fmt::format("a base ({}) and dials ({}) joined by '+'", known_names(kBases),
                              known_names(kDials)),
                  fmt::format("'{}'", name));
