@@ -77,14 +77,16 @@ void draw_x_ticks(SvgCanvas& canvas, const Figure& figure, const std::vector<dou
 }
 
 void draw_line_series(SvgCanvas& canvas, const Figure& figure, const LineSeries& series, int index,
-                      const std::vector<double>& x_pixels) {
+                      const std::vector<double>& x_pixels, bool markers) {
   const std::string color = series_color(index);
   const std::string style =
       fmt::format("stroke=\"{}\" stroke-width=\"2\"{}", color, series_dashes(index));
   std::vector<Point> piece;
   const auto flush = [&] {
     if (piece.size() > 1) canvas.polyline(piece, style);
-    for (const Point& point : piece) canvas.marker(point, index, color);
+    for (const Point& point : piece) {
+      if (markers || piece.size() == 1) canvas.marker(point, index, color);
+    }
     piece.clear();
   };
   for (std::size_t i = 0; i < series.y.size(); ++i) {
@@ -97,9 +99,13 @@ void draw_line_series(SvgCanvas& canvas, const Figure& figure, const LineSeries&
   flush();
 }
 
-}  // namespace
+struct Drawing {
+  SvgCanvas canvas;
+  double width = 0;
+  double height = 0;
+};
 
-std::string line_chart_svg(const LineChart& chart) {
+Drawing draw(const LineChart& chart) {
   check_lines(chart);
   Figure figure = make_figure(chart.title, chart.subtitle, chart.y_label, chart.guides);
   figure.x_label = chart.x_label;
@@ -111,6 +117,7 @@ std::string line_chart_svg(const LineChart& chart) {
     figure.legend.push_back(series.name);
     for (const double y : series.y) y_range.include(y);
   }
+  if (chart.y_range) y_range = {chart.y_range->first, chart.y_range->second};
   set_frame(figure, y_range.low, y_range.high);
   Range range = x_range(chart);
   const std::vector<double> ticks = x_ticks(chart, range.low, range.high);
@@ -121,7 +128,8 @@ std::string line_chart_svg(const LineChart& chart) {
                          (x_position(chart, range.high) - x_position(chart, range.low));
     return figure.left + kInset + share * (figure.plot_width - 2 * kInset);
   };
-  SvgCanvas canvas;
+  Drawing drawing;
+  SvgCanvas& canvas = drawing.canvas;
   draw_header(canvas, figure);
   draw_axes(canvas, figure);
   draw_x_ticks(canvas, figure, ticks, x_pixel);
@@ -129,9 +137,28 @@ std::string line_chart_svg(const LineChart& chart) {
   for (std::size_t s = 0; s < chart.series.size(); ++s) {
     std::vector<double> x_pixels;
     for (const double x : chart.series[s].x) x_pixels.push_back(x_pixel(x));
-    draw_line_series(canvas, figure, chart.series[s], static_cast<int>(s), x_pixels);
+    draw_line_series(canvas, figure, chart.series[s], static_cast<int>(s), x_pixels, chart.markers);
   }
-  return canvas.document(figure.width(), figure.height(), chart.title);
+  drawing.width = figure.width();
+  drawing.height = figure.height();
+  return drawing;
+}
+
+}  // namespace
+
+std::string line_chart_svg(const LineChart& chart) { return line_charts_svg({chart}, chart.title); }
+
+std::string line_charts_svg(const std::vector<LineChart>& charts, const std::string& title) {
+  SvgCanvas canvas;
+  double width = 0, height = 0;
+  for (const LineChart& chart : charts) {
+    const Drawing drawing = draw(chart);
+    if (charts.size() == 1) return drawing.canvas.document(drawing.width, drawing.height, title);
+    canvas.embed({width, 0}, drawing.canvas);
+    width += drawing.width;
+    height = std::max(height, drawing.height);
+  }
+  return canvas.document(width, height, title);
 }
 
 }  // namespace mxfa::io

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// Charts as stand-alone SVG files: light background, a colour-blind safe palette (Okabe and Ito),
@@ -43,6 +44,9 @@ struct LineChart {
   std::string x_label;
   std::string y_label;
   bool x_log2 = false;  ///< x on a base-2 logarithmic axis; every x must be above 0
+  bool markers = true;  ///< at each point
+  /// What the y axis covers at least, in place of 0 and the data.
+  std::optional<std::pair<double, double>> y_range = {};
   std::vector<LineSeries> series;
   std::vector<PlotGuide> guides;
 };
@@ -51,6 +55,9 @@ struct LineChart {
 /// that needs it.
 std::string bar_chart_svg(const BarChart& chart);
 std::string line_chart_svg(const LineChart& chart);
+
+/// Charts beside each other in one document; `title` is for screen readers.
+std::string line_charts_svg(const std::vector<LineChart>& charts, const std::string& title);
 
 /// About `count` round numbers (1, 2 or 5 times a power of ten) that cover [low, high].
 std::vector<double> nice_ticks(double low, double high, int count);

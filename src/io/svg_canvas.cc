@@ -87,6 +87,10 @@ void SvgCanvas::raw(std::string_view element) {
   body_ += '\n';
 }
 
+void SvgCanvas::embed(Point at, const SvgCanvas& other) {
+  raw(fmt::format("<g transform=\"translate({:.2f} {:.2f})\">\n{}</g>", at.x, at.y, other.body_));
+}
+
 std::string SvgCanvas::document(double width, double height, std::string_view title) const {
   return fmt::format(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"

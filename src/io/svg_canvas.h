@@ -34,6 +34,9 @@ class SvgCanvas {
   /// Appends an element as it is.
   void raw(std::string_view element);
 
+  /// Everything of another canvas, moved to `at`.
+  void embed(Point at, const SvgCanvas& other);
+
   /// The document, with a white background and `title` for screen readers.
   std::string document(double width, double height, std::string_view title) const;
 

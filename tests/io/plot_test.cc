@@ -56,6 +56,32 @@ TEST(Plot, BarHeightsAreProportional) {
   EXPECT_NEAR(heights[1], 4 * heights[2], 0.05);
 }
 
+TEST(Plot, LineChartsBesideEachOther) {
+  LineChart chart{.title = "t",
+                  .subtitle = "",
+                  .x_label = "step",
+                  .y_label = "loss",
+                  .series = {{"a", {0, 1, 2}, {0.9, 0.8, 0.75}}},
+                  .guides = {}};
+  const std::string one = line_chart_svg(chart);
+  const std::string two = line_charts_svg({chart, chart}, "both");
+  EXPECT_EQ(xml_fault(two), "");
+  EXPECT_EQ(count(two, "<polyline"), 2U);
+  EXPECT_EQ(count(two, ">loss<"), 2U);
+  const auto width = [](const std::string& svg) {
+    return XmlReader(svg).named("svg").at(0).number("width");
+  };
+  EXPECT_NEAR(width(two), 2 * width(one), 1.01);
+  // A range of its own in place of 0 and the data; no markers.
+  EXPECT_EQ(count(one, ">0.7<"), 0U);
+  chart.y_range = {{0.7, 0.9}};
+  chart.markers = false;
+  const std::string ranged = line_chart_svg(chart);
+  EXPECT_EQ(count(ranged, ">0.7<"), 1U);
+  EXPECT_EQ(count(ranged, ">0<"), count(one, ">0<") - 1);
+  EXPECT_LT(count(ranged, "<circle"), count(one, "<circle"));
+}
+
 TEST(Plot, EveryChartIsWellFormed) {
   BarChart bars = chart_of(20, 9);
   bars.title = "a <b> & \"c\" \x01";

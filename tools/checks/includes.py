@@ -46,11 +46,11 @@ _CUDA_USERS = _DEVICE + ("emulator/", "tests/", "benchmarks/")
 # A library's include path -> folders that may use it.
 EXTERNAL = {
     r"(torch|ATen|c10|nanobind)/": ("bindings/",),
-    r"CLI/": ("tools/", "benchmarks/", "emulator/"),
+    r"CLI/": ("tools/", "benchmarks/", "examples/", "emulator/"),
     r"nlohmann/": _ABOVE_IO,
     r"benchmark/": ("benchmarks/",),
     r"(gtest|gmock)/": ("tests/", "emulator/tests/"),
-    r"fmt/": ("src/", "tools/", "tests/", "benchmarks/", "emulator/", "bindings/"),
+    r"fmt/": ("src/", "tools/", "tests/", "benchmarks/", "examples/", "emulator/", "bindings/"),
     r"(cuda\.h$|cuda/|cuda_(?!runtime)\w+\.h)": _CUDA_USERS,
     # Programs that record what a GPU does, for tests to replay; the library calls the driver only.
     r"cuda_runtime": ("emulator/tests/", "tests/"),
