@@ -50,7 +50,17 @@ void check_operand(const device::AttentionOperand& x, std::string_view name, int
   expect(x.total >= 0, fmt::format("{}.total", name), "at least 0", text(x.total));
 }
 
+void refuse(bool given, std::string_view name) {
+  if (given) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("{}: expected none, this kernel does not have it; got one", name));
+  }
+}
+
 void check_call(const ForwardCall& call) {
+  refuse(call.q_bf16.data != nullptr || call.k_bf16.data != nullptr, "q_bf16, k_bf16");
+  refuse(call.o_mxfp8.codes != nullptr, "o_mxfp8");
+  refuse(call.o_batch_stride != 0, "o_batch_stride");
   const std::int32_t head_dim = call.q.head_dim;
   if (head_dim != 64 && head_dim != 128) {
     throw Error(ErrorKind::kUnsupported,

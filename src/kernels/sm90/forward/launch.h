@@ -18,13 +18,37 @@ std::span<const driver::KernelImage> kernel_images();
 
 namespace mxfa::sm90::forward {
 
+/// Q or K for a product in BF16: column c of a row at data[row * token_stride + head * head_stride
+/// + c], 16-byte aligned; strides in elements, multiples of 8.
+struct Bf16Rows {
+  const std::uint16_t* data = nullptr;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+/// O in MXFP8, scales by the round-up rule. Strides in bytes.
+struct Mxfp8Rows {
+  std::uint8_t* codes = nullptr;  ///< [rows_o, num_heads, columns], 2-byte aligned
+  std::int64_t token_stride = 0;  ///< even
+  std::int64_t head_stride = 0;   ///< even
+  /// 1x32: [rows_o, num_heads, ceil(columns / 32)]; 32x32: a row for each group of 32 rows, counted
+  /// from its sequence's first one (q's offsets.groups(); broadcast q: ceil(seqlen / 32) each).
+  std::uint8_t* scales = nullptr;
+  std::int64_t scale_row_stride = 0;
+  std::int64_t scale_head_stride = 0;
+  BlockShape block_shape = BlockShape::k1x32;  ///< k1x32 or k32x32
+};
+
 /// Softmax attention on Hopper: O = softmax(softmax_scale * Q K^T) V. All pointers are device
 /// addresses. Sequences as the operands' offsets say; rows behind the last one are not written.
+/// Leak-free (no scale is shared by two tokens) where q, k and v have 1xD blocks.
 struct ForwardCall {
-  device::AttentionOperand q;  ///< rows, 32xD
-  device::AttentionOperand k;  ///< rows, 32xD
-  device::AttentionOperand v;  ///< transposed in pi order, 32xD; k's offsets
-  bool broadcast_q = false;    ///< q is one sequence that every sequence of k's batch reads
+  device::AttentionOperand q;  ///< rows; 32xD, or 1xD
+  device::AttentionOperand k;  ///< rows; q's block shape
+  device::AttentionOperand v;  ///< transposed in pi order; q's block shape, k's offsets
+  /// Both given: Q K^T in BF16 from them; q and k then only say heads, head_dim and sequences.
+  Bf16Rows q_bf16 = {}, k_bf16 = {};
+  bool broadcast_q = false;  ///< q is one sequence that every sequence of k's batch reads
   attention::Mask mask = {};
   double softmax_scale = 0.0;  ///< of the unpadded head_dim
   Scores scores = Scores::kF32;
@@ -32,6 +56,9 @@ struct ForwardCall {
   std::uint16_t* o = nullptr;       ///< out: BF16 [rows_o, num_heads, columns], 4-byte aligned
   std::int64_t o_token_stride = 0;  ///< elements, even
   std::int64_t o_head_stride = 0;
+  /// Elements from a dense sequence to the next, even; 0: packed, seqlen_q * o_token_stride.
+  std::int64_t o_batch_stride = 0;
+  Mxfp8Rows o_mxfp8 = {};    ///< out, where given in place of o
   std::int32_t columns = 0;  ///< head_dim of o, a multiple of 8; 0: q.head_dim
   float* lse = nullptr;      ///< out: [num_heads, rows_o], natural log; -infinity: no visible key
   float* row_max = nullptr;  ///< out, may be null: largest visible score in log2 units
