@@ -60,6 +60,24 @@ struct WgmmaSs<128> {
 };
 
 template <>
+struct WgmmaSs<64> {
+  __device__ static void run(float (&d)[32], std::uint64_t a, std::uint64_t b, bool accumulate) {
+    asm volatile(MXFA_BEGIN("%34") "m64n64k32.f32.e4m3.e4m3 {" MXFA_D32 "}, %32, %33, p, 1, 1;\n}"
+                 : MXFA_32(MXFA_F)
+                 : "l"(a), "l"(b), "r"(int{accumulate}));
+  }
+};
+
+template <>
+struct WgmmaSs<32> {
+  __device__ static void run(float (&d)[16], std::uint64_t a, std::uint64_t b, bool accumulate) {
+    asm volatile(MXFA_BEGIN("%18") "m64n32k32.f32.e4m3.e4m3 {" MXFA_D16 "}, %16, %17, p, 1, 1;\n}"
+                 : MXFA_16(MXFA_F, 0)
+                 : "l"(a), "l"(b), "r"(int{accumulate}));
+  }
+};
+
+template <>
 struct WgmmaRs<128> {
   __device__ static void run(float (&d)[64], const std::uint32_t* a, std::uint64_t b,
                              bool accumulate) {

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// Tiles, roles, registers and shared memory of the Hopper backward. For host and device.
+namespace mxfa::sm90::backward {
+
+inline constexpr int kScaleGroup = 32;  ///< tokens that share a scale
+inline constexpr int kTileM = 64;       ///< queries of a tile
+inline constexpr int kTileN = 128;      ///< keys of a tile: 64 a consumer warpgroup
+inline constexpr int kQGroups = kTileM / kScaleGroup;
+inline constexpr int kKGroups = kTileN / kScaleGroup;
+/// The largest P' of a head is at most 2^8.
+inline constexpr int kOffset = 8;
+/// Below it a folded payload is 0 either way, and P' must not underflow.
+inline constexpr int kLeastFold = -32;
+/// An exponent that is lower than every other.
+inline constexpr int kNoExponent = -1000;
+/// dV and dK leave the tensor cores' 13-bit accumulators at each multiple of so many queries.
+inline constexpr int kPromoteTiles = 1024 / kTileM;
+
+/// Constants of a query tile of one head, made by a pre-pass in the order in which threads take
+/// them: thread `pair` of a quad has the queries 8 j + 2 pair + c at [pair][2 j + c]. Rows of 20 so
+/// that the four pairs read different banks.
+struct alignas(16) RowRecord {
+  float bias[4][20];         ///< fold - lse * log2(e); -infinity: the row sees no key or is none
+  float minus_delta[4][20];  ///< -delta * 2^(q's exponent - reference - fold)
+  /// Of the two groups of 32 queries.
+  std::int32_t q_exponent[kQGroups];   ///< of Q
+  std::int32_t dp_exponent[kQGroups];  ///< of dO - fold + q's exponent - reference
+  std::int32_t dq_exponent[kQGroups];  ///< reference - q's exponent
+  std::int32_t reference;              ///< the larger exponent of Q
+  std::int32_t anchor;                 ///< dV = 2^anchor * (P' payload)^T * (dO payload)
+};
+static_assert(sizeof(RowRecord) == 672);
+
+enum StageFlag : std::uint32_t {
+  kValid = 1,        ///< else there are no more tiles
+  kFresh = 2,        ///< dV and dK begin from 0
+  kHeadBegins = 4,   ///< dS's exponents begin anew
+  kMasked = 8,       ///< not every query of the tile sees every key of it
+  kNewKeys = 16,     ///< first tile of a key buffer
+  kPromote = 32,     ///< dV and dK go to the scratch afterwards
+  kScratchHas = 64,  ///< the scratch holds sums of these keys
+  kStore = 128,      ///< the last tile of these keys
+};
+
+/// A query tile as the consumers see it.
+struct StageRecord {
+  std::uint32_t flags;
+  std::int32_t row0;     ///< in its sequence
+  std::int64_t dq_tile;  ///< among all tiles of the dQ sums
+};
+
+/// A key tile as the consumers see it.
+struct KeyRecord {
+  std::int64_t out_row;  ///< packed row of its first key
+  std::int32_t key0;     ///< in its sequence
+  std::int32_t seqlen_q;
+  std::int32_t seqlen_k;
+  std::int32_t head;  ///< of K and V
+  std::int32_t k_exponent[kKGroups];
+  std::int32_t v_exponent[kKGroups];
+  std::int32_t reference;  ///< the largest exponent of K
+};
+
+template <int kHeadDimOf>
+struct Config {
+  static constexpr int kHeadDim = kHeadDimOf;
+  static_assert(kHeadDim == 64 || kHeadDim == 128);
+  static constexpr int kConsumers = 2;
+  static constexpr int kConsumerThreads = 128 * kConsumers;
+  static constexpr int kThreads = 128 + kConsumerThreads;
+  /// 384 threads are launched with 168 registers each, 64512 in all.
+  static constexpr int kProducerRegisters = 24;
+  static constexpr int kConsumerRegisters = 240;
+
+  static constexpr int kKeyBuffers = 2;
+  static constexpr int kStages = kHeadDim == 128 ? 2 : 4;
+  static constexpr int kRowBytes = kHeadDim;  ///< of Q, K, V, dO in rows
+  /// A warpgroup computes these columns of dQ.
+  static constexpr int kDqColumns = kHeadDim / kConsumers;
+};
+
+template <class Config>
+struct SmemPlan {
+  static constexpr int kDim = Config::kHeadDim;
+  alignas(1024) std::uint8_t k[Config::kKeyBuffers][kTileN * kDim];
+  alignas(1024) std::uint8_t v[Config::kKeyBuffers][kTileN * kDim];
+  alignas(1024) std::uint8_t kt[Config::kKeyBuffers][kDim * kTileN];
+  alignas(1024) std::uint8_t q[Config::kStages][kTileM * kDim];
+  alignas(1024) std::uint8_t dout[Config::kStages][kTileM * kDim];
+  alignas(1024) std::uint8_t qt[Config::kStages][kDim * kTileM];
+  alignas(1024) std::uint8_t dout_t[Config::kStages][kDim * kTileM];
+  alignas(1024) std::uint8_t ds[kTileM * kTileN];  ///< rows of queries, keys in sigma order
+  alignas(1024) float dq[Config::kConsumers][kTileM * Config::kDqColumns];
+  RowRecord rows[Config::kStages];
+  StageRecord stage[Config::kStages];
+  KeyRecord keys[Config::kKeyBuffers];
+  alignas(16) std::uint32_t amax[4 * Config::kConsumers];  ///< of each warp's dS, K folded
+  std::uint64_t key_full[Config::kKeyBuffers];             ///< producer's lanes + bytes
+  std::uint64_t key_empty[Config::kKeyBuffers];            ///< every consumer warp
+  std::uint64_t full[Config::kStages];                     ///< producer + bytes
+  std::uint64_t empty[Config::kStages];                    ///< every consumer warp
+};
+static_assert(sizeof(SmemPlan<Config<128>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<64>>) <= 227 * 1024);
+
+/// Floats of a tile's dQ sums: [warpgroup][float4 of columns][thread][4], as threads hold them.
+template <class Config>
+inline constexpr int kDqTileFloats = kTileM* Config::kHeadDim;
+/// Floats of a CTA's scratch: dV, then dK, [float4][thread][4].
+template <class Config>
+inline constexpr std::int64_t kScratchFloats = std::int64_t{2} * kTileN* Config::kHeadDim;
+
+}  // namespace mxfa::sm90::backward

@@ -1,0 +1,36 @@
+#pragma once
+
+#include "kernels/sm90/backward/consumer.cuh"
+#include "kernels/sm90/backward/load.cuh"
+
+namespace mxfa::sm90::backward {
+
+/// Persistent, one CTA a multiprocessor.
+template <class Config>
+__device__ inline void backward(const BackwardParams& params) {
+  extern __shared__ __align__(1024) std::uint8_t memory[];
+  auto& smem = *reinterpret_cast<SmemPlan<Config>*>(memory);
+  constexpr int kWarps = 4 * Config::kConsumers;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Config::kKeyBuffers; ++i) {
+      cuda::ptx::mbarrier_init(&smem.key_full[i], 32);
+      cuda::ptx::mbarrier_init(&smem.key_empty[i], kWarps);
+    }
+    for (int i = 0; i < Config::kStages; ++i) {
+      cuda::ptx::mbarrier_init(&smem.full[i], 1);
+      cuda::ptx::mbarrier_init(&smem.empty[i], kWarps);
+    }
+    cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
+  }
+  __syncthreads();
+  const int warpgroup = static_cast<int>(threadIdx.x / 128);
+  if (warpgroup == 0) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Config::kProducerRegisters));
+    if (threadIdx.x < 32) Producer<Config>(params, smem).run();
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Config::kConsumerRegisters));
+    Consumer<Config>(params, smem, warpgroup - 1).run();
+  }
+}
+
+}  // namespace mxfa::sm90::backward

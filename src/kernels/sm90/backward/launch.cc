@@ -1,0 +1,262 @@
+#include "kernels/sm90/backward/launch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/arena.h"
+#include "core/check.h"
+#include "kernels/sm90/common/operand_maps.h"
+#include "mx/scale_layout.h"
+
+namespace mxfa::sm90::backward {
+namespace {
+
+using core::expect;
+using core::text;
+using device::AttentionOperand;
+
+constexpr int kRowsThreads = 256;
+
+int multiprocessors(const driver::Device& device) {
+  return device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+}
+
+/// Tiles of 64 rows of a side, at most.
+std::int64_t row_tiles(std::int64_t total, std::int32_t batch) {
+  return 2 * mx::max_tiles(total, batch);
+}
+
+/// The workspace, in the order in which it is cleared: zeros first.
+struct Workspace {
+  std::int32_t* counter;
+  float* dq_sums;
+  std::int64_t zero_bytes;  ///< of the two
+  std::int32_t* anchors;
+  std::int64_t anchors_bytes;
+  float* delta;
+  RowRecord* records;
+  float* scratch;
+
+  Workspace(core::Arena& arena, const driver::Device& device, const BackwardCall& call) {
+    const std::int64_t heads = call.q.num_heads, dim = call.q.head_dim;
+    counter = arena.take<std::int32_t>(64);
+    dq_sums =
+        arena.take<float>(row_tiles(call.q.total, call.q.offsets.batch) * heads * kTileM * dim);
+    zero_bytes = arena.used();
+    anchors_bytes = std::int64_t{call.dout.offsets.batch} * heads * 4;
+    anchors = arena.take<std::int32_t>(anchors_bytes / 4);
+    delta = arena.take<float>(heads * call.dout.total);
+    records = arena.take<RowRecord>(row_tiles(call.dout.total, call.dout.offsets.batch) * heads);
+    scratch = arena.take<float>(multiprocessors(device) * std::int64_t{2} * kTileN * dim);
+  }
+};
+
+void check_operand(const AttentionOperand& x, std::string_view name, int head_dim, bool transposed,
+                   device::TokenOrder order) {
+  expect(x.head_dim == head_dim, fmt::format("{}.head_dim", name), text(head_dim),
+         text(x.head_dim));
+  if (x.block_shape != BlockShape::k32xD) {
+    throw Error(ErrorKind::kUnsupported, fmt::format("{}.block_shape: expected 32xD, got {}", name,
+                                                     block_shape_name(x.block_shape)));
+  }
+  const bool empty = x.total == 0;
+  expect(x.total >= 0, fmt::format("{}.total", name), "at least 0", text(x.total));
+  expect(empty || x.scales.data != nullptr, fmt::format("{}.scales", name), "an address", "none");
+  expect(empty || x.rows != nullptr, fmt::format("{}.rows", name), "an address", "none");
+  expect(x.token_stride % 16 == 0 && x.head_stride % 16 == 0 && x.token_stride >= 0,
+         fmt::format("{}.token_stride, head_stride", name), "multiples of 16",
+         fmt::format("{}, {}", x.token_stride, x.head_stride));
+  if (!transposed) return;
+  expect(empty || x.transposed != nullptr, fmt::format("{}.transposed", name), "an address",
+         "none");
+  expect(x.order == order, fmt::format("{}.order", name),
+         order == device::TokenOrder::kPi ? "pi" : "sigma", "another");
+  expect(x.pitch % 128 == 0, fmt::format("{}.pitch", name), "a multiple of 128", text(x.pitch));
+}
+
+void check_gradient(const GradientOut& out, std::string_view name) {
+  expect(out.data != nullptr && reinterpret_cast<std::uintptr_t>(out.data) % 4 == 0, name,
+         "an address on 4 bytes", out.data == nullptr ? "none" : "another");
+  expect(out.token_stride % 2 == 0 && out.head_stride % 2 == 0,
+         fmt::format("{}.token_stride, head_stride", name), "even",
+         fmt::format("{}, {}", out.token_stride, out.head_stride));
+}
+
+void check_heads(const BackwardCall& call) {
+  expect(call.k.num_heads > 0 && call.q.num_heads % call.k.num_heads == 0, "q.num_heads",
+         fmt::format("a multiple of k.num_heads = {}", call.k.num_heads), text(call.q.num_heads));
+  expect(call.v.num_heads == call.k.num_heads, "v.num_heads", text(call.k.num_heads),
+         text(call.v.num_heads));
+  expect(call.dout.num_heads == call.q.num_heads, "dout.num_heads", text(call.q.num_heads),
+         text(call.dout.num_heads));
+  const std::int32_t batch = call.k.offsets.batch;
+  expect(call.dout.offsets.batch == batch, "dout.offsets.batch", text(batch),
+         text(call.dout.offsets.batch));
+  expect(call.q.offsets.batch == (call.broadcast_q ? 1 : batch), "q.offsets.batch",
+         text(call.broadcast_q ? 1 : batch), text(call.q.offsets.batch));
+  expect(!call.broadcast_q || (call.q.offsets.dense() && call.dout.offsets.dense()), "q.offsets",
+         "one dense sequence where q is broadcast", "cu_seqlens");
+}
+
+void check_call(const BackwardCall& call) {
+  const std::int32_t head_dim = call.q.head_dim;
+  if (head_dim != 64 && head_dim != 128) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("q.head_dim: expected 64 or 128 (padded), got {}", head_dim));
+  }
+  check_operand(call.q, "q", head_dim, true, device::TokenOrder::kPi);
+  check_operand(call.k, "k", head_dim, true, device::TokenOrder::kSigma);
+  check_operand(call.v, "v", head_dim, false, device::TokenOrder::kPlain);
+  check_operand(call.dout, "dout", head_dim, true, device::TokenOrder::kPi);
+  check_heads(call);
+  expect(std::isfinite(call.softmax_scale) && call.softmax_scale > 0, "softmax_scale",
+         "a finite number above 0", fmt::format("{}", call.softmax_scale));
+  const std::int32_t columns = call.columns == 0 ? head_dim : call.columns;
+  expect(columns % 8 == 0 && columns > 0 && columns <= head_dim, "columns",
+         fmt::format("a multiple of 8 up to {}", head_dim), text(columns));
+  expect(call.o != nullptr, "o", "an address", "none");
+  expect(call.lse != nullptr, "lse", "an address", "none");
+  check_gradient(call.dq, "dq");
+  check_gradient(call.dk, "dk");
+  check_gradient(call.dv, "dv");
+  expect(call.workspace != nullptr && reinterpret_cast<std::uintptr_t>(call.workspace) % 256 == 0,
+         "workspace", "an address on 256 bytes", call.workspace == nullptr ? "none" : "another");
+}
+
+void fill(const device::Queue& queue, void* memory, unsigned char value, std::int64_t bytes) {
+  const driver::CurrentDevice current(queue.device);
+  queue.device.driver().check(
+      queue.device.calls().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), value,
+                                           static_cast<std::size_t>(bytes), queue.stream),
+      "cuMemsetD8Async");
+}
+
+template <class Params>
+void launch_rows(const device::Queue& queue, const char* entry, const Params& params,
+                 std::int64_t works, int works_a_block) {
+  const std::int64_t blocks = mx::ceil_div(works, works_a_block);
+  driver::LaunchShape shape;
+  shape.grid[0] = static_cast<unsigned>(
+      std::min<std::int64_t>(blocks, std::int64_t{8} * multiprocessors(queue.device)));
+  shape.block[0] = kRowsThreads;
+  queue.kernels.get("backward_rows", entry).launch(queue.stream, shape, params);
+}
+
+Sides sides_of(const BackwardCall& call) {
+  return {.q = call.q.offsets,
+          .o = call.dout.offsets,
+          .k = call.k.offsets,
+          .num_heads = call.q.num_heads,
+          .num_heads_kv = call.k.num_heads,
+          .broadcast_q = call.broadcast_q};
+}
+
+/// delta, anchors, records.
+void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Workspace& memory) {
+  const std::int32_t columns = call.columns == 0 ? call.q.head_dim : call.columns;
+  device::delta(
+      queue,
+      {.dout = {.data = call.dout.rows,
+                .dtype = DType::kE4M3,
+                .row_stride = call.dout.token_stride,
+                .head_stride = call.dout.head_stride,
+                .scales = call.dout.scales.data,
+                .scale_strides = {.row = call.dout.scales.row_stride,
+                                  .head = call.dout.scales.head_stride},
+                .block_shape = BlockShape::k32xD},
+       .o = {.data = call.o, .row_stride = call.o_token_stride, .head_stride = call.o_head_stride},
+       .delta = memory.delta,
+       .delta_head_stride = call.dout.total,
+       .offsets = call.dout.offsets,
+       .num_heads = call.q.num_heads,
+       .head_dim = columns},
+      mx::max_tiles(call.dout.total, call.dout.offsets.batch));
+  const std::int64_t tiles = row_tiles(call.dout.total, call.dout.offsets.batch);
+  const RowsParams params{.sides = sides_of(call),
+                          .q_scales = call.q.scales,
+                          .dout_scales = call.dout.scales,
+                          .lse = call.lse,
+                          .row_max = call.row_max,
+                          .delta = memory.delta,
+                          .lse_head_stride = call.lse_head_stride,
+                          .delta_head_stride = call.dout.total,
+                          .anchors = memory.anchors,
+                          .records = memory.records,
+                          .records_head_stride = tiles};
+  fill(queue, memory.anchors, 0x80, memory.anchors_bytes);
+  const std::int64_t works = tiles * call.q.num_heads;
+  launch_rows(queue, "backward_anchors", params, works, kRowsThreads / 32);
+  launch_rows(queue, "backward_records", params, works, kRowsThreads / 32);
+}
+
+void run_backward(const device::Queue& queue, const BackwardCall& call, const Workspace& memory) {
+  BackwardParams params;
+  params.q_map = rows_map(queue.device, call.q, kTileM);
+  params.dout_map = rows_map(queue.device, call.dout, kTileM);
+  params.qt_map = transposed_map(queue.device, call.q, kTileM);
+  params.dout_t_map = transposed_map(queue.device, call.dout, kTileM);
+  params.k_map = rows_map(queue.device, call.k, kTileN);
+  params.v_map = rows_map(queue.device, call.v, kTileN);
+  params.kt_map = transposed_map(queue.device, call.k, kTileN);
+  params.sides = sides_of(call);
+  params.mask = call.mask;
+  params.k_scales = call.k.scales;
+  params.v_scales = call.v.scales;
+  params.records = memory.records;
+  params.records_head_stride = row_tiles(call.dout.total, call.dout.offsets.batch);
+  params.dk = call.dk;
+  params.dv = call.dv;
+  params.columns = call.columns == 0 ? call.q.head_dim : call.columns;
+  params.dq_sums = memory.dq_sums;
+  params.dq_head_stride = row_tiles(call.q.total, call.q.offsets.batch);
+  params.scratch = memory.scratch;
+  params.counter = memory.counter;
+  params.softmax_scale = static_cast<float>(call.softmax_scale);
+  params.scale_log2 = static_cast<float>(call.softmax_scale * 1.4426950408889634);
+  const std::int64_t works = mx::max_tiles(call.k.total, call.k.offsets.batch) * call.k.num_heads;
+  expect(works < (1ll << 31), "k", "fewer than 2^31 tiles of 128 keys", text(works));
+  if (works == 0) return;
+  driver::LaunchShape shape;
+  shape.grid[0] =
+      static_cast<unsigned>(std::min<std::int64_t>(multiprocessors(queue.device), works));
+  shape.block[0] = Config<128>::kThreads;
+  const bool wide = call.q.head_dim == 128;
+  shape.dynamic_smem_bytes = wide ? sizeof(SmemPlan<Config<128>>) : sizeof(SmemPlan<Config<64>>);
+  queue.kernels
+      .get("attention_backward", wide ? "attention_backward_d128" : "attention_backward_d64",
+           {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
+      .launch(queue.stream, shape, params);
+}
+
+}  // namespace
+
+std::int64_t backward_workspace_bytes(const driver::Device& device, const BackwardCall& call) {
+  core::Arena counting;
+  const Workspace memory(counting, device, call);
+  return counting.used();
+}
+
+void attention_backward(const device::Queue& queue, const BackwardCall& call) {
+  check_call(call);
+  core::Arena arena({static_cast<std::byte*>(call.workspace),
+                     static_cast<std::size_t>(backward_workspace_bytes(queue.device, call))});
+  const Workspace memory(arena, queue.device, call);
+  fill(queue, memory.counter, 0, memory.zero_bytes);
+  if (call.dout.total > 0 && call.dout.offsets.batch > 0) prepare_rows(queue, call, memory);
+  run_backward(queue, call, memory);
+  const std::int64_t tiles = row_tiles(call.q.total, call.q.offsets.batch);
+  if (tiles == 0) return;
+  const DqParams params{.q = call.q.offsets,
+                        .num_heads = call.q.num_heads,
+                        .head_dim = call.q.head_dim,
+                        .sums = memory.dq_sums,
+                        .head_stride = tiles,
+                        .dq = call.dq,
+                        .columns = call.columns == 0 ? call.q.head_dim : call.columns};
+  launch_rows(queue, "backward_dq", params, tiles * call.q.num_heads, 1);
+}
+
+}  // namespace mxfa::sm90::backward

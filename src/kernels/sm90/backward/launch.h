@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+
+#include "attention/mask.h"
+#include "device/operands.h"
+#include "device/ops.h"
+#include "kernels/sm90/backward/params.h"
+
+namespace mxfa::sm90::backward {
+
+/// Gradients of softmax attention on Hopper. All pointers are device addresses. Operands as
+/// prepare_operands() makes them for a backward; sequences as their offsets say; rows behind the
+/// last sequence are not written. Nothing waits for the device.
+struct BackwardCall {
+  device::AttentionOperand q;     ///< rows, and transposed in pi order; 32xD, as all of these
+  device::AttentionOperand k;     ///< rows, and transposed in sigma order
+  device::AttentionOperand v;     ///< rows; k's offsets
+  device::AttentionOperand dout;  ///< rows, and transposed in pi order; o's sequences
+  bool broadcast_q = false;       ///< q is one sequence that every sequence of k's batch reads
+  attention::Mask mask = {};
+  double softmax_scale = 0.0;  ///< the forward's
+
+  const std::uint16_t* o = nullptr;  ///< BF16 [rows_o, num_heads, columns], 8-byte aligned
+  std::int64_t o_token_stride = 0;   ///< elements, multiples of 4
+  std::int64_t o_head_stride = 0;
+  const float* lse = nullptr;      ///< [num_heads, rows_o], of the forward
+  const float* row_max = nullptr;  ///< likewise; null costs precision of dV over many keys
+  std::int64_t lse_head_stride = 0;
+  std::int32_t columns = 0;  ///< head_dim of o and the gradients, a multiple of 8; 0: q.head_dim
+
+  GradientOut dq;  ///< [total_q, num_heads, columns], summed over the batch where q is broadcast
+  GradientOut dk, dv;  ///< [total_k, num_heads_kv, columns]
+
+  void* workspace = nullptr;  ///< backward_workspace_bytes() of memory, 256-byte aligned
+};
+
+/// From shapes alone.
+std::int64_t backward_workspace_bytes(const driver::Device& device, const BackwardCall& call);
+
+/// Throws Error(kInvalidArgument) that names the field, what was expected and what came, and
+/// Error(kUnsupported) for what the kernel does not have.
+void attention_backward(const device::Queue& queue, const BackwardCall& call);
+
+}  // namespace mxfa::sm90::backward

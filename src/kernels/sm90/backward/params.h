@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "attention/mask.h"
+#include "device/operands.h"
+#include "kernels/sm90/backward/config.h"
+
+/// What the host hands to the kernels.
+namespace mxfa::sm90::backward {
+
+/// A gradient in BF16, [tokens, heads, columns]; strides in elements, even; columns contiguous.
+struct GradientOut {
+  std::uint16_t* data = nullptr;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+/// The sides of a call: sequences of q, of o (q's, or k's batch of q where it is broadcast), of k.
+struct Sides {
+  device::JaggedOffsetsView q, o, k;
+  std::int32_t num_heads = 1;
+  std::int32_t num_heads_kv = 1;
+  bool broadcast_q = false;
+};
+
+/// The pre-pass: anchors [batch, num_heads] (kNoAnchor before), then records
+/// [num_heads, 2 * tiles of o].
+struct RowsParams {
+  Sides sides;
+  device::OperandScales q_scales, dout_scales;
+  const float* lse = nullptr;      ///< [num_heads, rows_o]
+  const float* row_max = nullptr;  ///< likewise, log2 units; null: P is taken to reach 1
+  const float* delta = nullptr;    ///< likewise
+  std::int64_t lse_head_stride = 0;
+  std::int64_t delta_head_stride = 0;
+  std::int32_t* anchors = nullptr;
+  RowRecord* records = nullptr;
+  std::int64_t records_head_stride = 0;
+};
+/// What a memory of bytes 0x80 says: no row yet.
+inline constexpr std::int32_t kNoAnchor = static_cast<std::int32_t>(0x80808080u);
+
+struct BackwardParams {
+  CUtensorMap q_map;       ///< rows, box 64
+  CUtensorMap dout_map;    ///< rows, box 64
+  CUtensorMap qt_map;      ///< transposed, box 64
+  CUtensorMap dout_t_map;  ///< transposed, box 64
+  CUtensorMap k_map;       ///< rows, box 128
+  CUtensorMap v_map;       ///< rows, box 128
+  CUtensorMap kt_map;      ///< transposed, box 128
+  Sides sides;
+  attention::Mask mask;
+  device::OperandScales k_scales, v_scales;
+  const RowRecord* records = nullptr;
+  std::int64_t records_head_stride = 0;
+  GradientOut dk, dv;
+  std::int32_t columns = 0;  ///< of the gradients, a multiple of 8 up to the kernel's head_dim
+  float* dq_sums = nullptr;  ///< [num_heads, 2 * tiles of q] of kDqTileFloats
+  std::int64_t dq_head_stride = 0;  ///< in tiles
+  float* scratch = nullptr;         ///< [CTAs] of kScratchFloats
+  std::int32_t* counter = nullptr;  ///< 0 before
+  float softmax_scale = 0.0f;
+  float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
+};
+
+/// dQ sums to BF16.
+struct DqParams {
+  device::JaggedOffsetsView q;
+  std::int32_t num_heads = 1;
+  std::int32_t head_dim = 0;
+  const float* sums = nullptr;
+  std::int64_t head_stride = 0;  ///< in tiles
+  GradientOut dq;
+  std::int32_t columns = 0;
+};
+
+}  // namespace mxfa::sm90::backward

@@ -1,0 +1,244 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/sm90/backward/launch.h"
+#include "mx/bits.h"
+#include "reference/recipe/recipe.h"
+#include "support/machine.h"
+#include "support/rng.h"
+
+/// Batches for the Hopper backward: inputs, what the recipe makes of them head by head, and the
+/// kernel's gradients.
+namespace mxfa::testing {
+
+using attention::Mask;
+using reference::HeadInputs;
+using reference::Matrix;
+namespace recipe = reference::recipe;
+
+struct BackwardCase {
+  std::string name;
+  std::vector<std::int32_t> cu_seqlens_q;  ///< equal lengths where dense or broadcast
+  std::vector<std::int32_t> cu_seqlens_k;
+  std::int64_t head_dim = 128;
+  std::int64_t num_heads = 1;
+  std::int64_t num_heads_kv = 1;
+  Mask mask = {};
+  bool dense = false;
+  bool broadcast_q = false;
+  double sigma_q = 1.0;
+  double spread = 0.0;       ///< groups of 32 tokens are scaled by 2^uniform(-spread, spread)
+  double dout_spread = 0.0;  ///< rows of dO likewise
+  double dout_mean = 0.0;
+  std::int64_t slack_rows = 0;     ///< of NaN, behind the last sequence
+  std::int64_t slack_columns = 0;  ///< of gradients and o, between heads
+
+  std::int64_t batch() const { return std::int64_t(cu_seqlens_k.size()) - 1; }
+  double scale() const { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
+};
+
+/// Packed BF16 rows [total, heads, head_dim].
+struct PackedRows {
+  std::vector<std::int32_t> cu;
+  std::int64_t heads = 1, dim = 128;
+  std::vector<float> values;
+
+  std::int64_t total() const { return cu.back(); }
+  std::int64_t length(std::int64_t s) const { return cu[s + 1] - cu[s]; }
+  Matrix<float> matrix(std::int64_t sequence, std::int64_t head) const {
+    Matrix<float> result(length(sequence), dim);
+    for (std::int64_t row = 0; row < result.rows; ++row) {
+      for (std::int64_t d = 0; d < dim; ++d) {
+        result(row, d) = values[((cu[sequence] + row) * heads + head) * dim + d];
+      }
+    }
+    return result;
+  }
+  std::vector<std::uint16_t> codes(std::int64_t slack_rows) const {
+    std::vector<std::uint16_t> result;
+    for (const float value : values) result.push_back(mx::encode_bf16(value));
+    result.resize(result.size() + slack_rows * heads * dim, 0xFFFF);
+    return result;
+  }
+};
+
+/// One head of gradients, as doubles.
+struct Gradients {
+  std::vector<double> dq, dk, dv;
+};
+
+class BackwardBatch {
+ public:
+  explicit BackwardBatch(const BackwardCase& test) : test_(test) {
+    q_ = make_rows(test.cu_seqlens_q, test.num_heads, 1, test.sigma_q, test.spread);
+    k_ = make_rows(test.cu_seqlens_k, test.num_heads_kv, 2, 1.0, test.spread);
+    v_ = make_rows(test.cu_seqlens_k, test.num_heads_kv, 3, 1.0, test.spread);
+    std::vector<std::int32_t> cu_o = test.cu_seqlens_q;
+    if (test.broadcast_q) {
+      for (std::int64_t s = 1; s < test.batch(); ++s) cu_o.push_back(cu_o.back() + cu_o[1]);
+    }
+    dout_ = make_rows(cu_o, test.num_heads, 4, 1.0, test.dout_spread);
+    for (float& value : dout_.values) {
+      value = mx::round_bf16(value + static_cast<float>(test.dout_mean));
+    }
+    for (std::int64_t s = 0; s < test.batch(); ++s) {
+      for (std::int64_t head = 0; head < test.num_heads; ++head) run_forward(s, head);
+    }
+  }
+
+  const PackedRows& q() const { return q_; }
+  const PackedRows& k() const { return k_; }
+  std::int64_t q_sequence(std::int64_t s) const { return test_.broadcast_q ? 0 : s; }
+  std::int64_t head_kv(std::int64_t head) const {
+    return head / (test_.num_heads / test_.num_heads_kv);
+  }
+  const recipe::Operands& operands(std::int64_t s, std::int64_t head) const {
+    return operands_[s * test_.num_heads + head];
+  }
+  const recipe::SavedForward& saved(std::int64_t s, std::int64_t head) const {
+    return saved_[s * test_.num_heads + head];
+  }
+  recipe::HeadProblem problem() const { return {test_.mask, test_.scale()}; }
+  static recipe::RecipeConfig config() {
+    recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
+    config.promote_queries = sm90::backward::kPromoteTiles * sm90::backward::kTileM;
+    config.dq_out = config.dkv_out = recipe::OutputFormat::kF32;
+    return config;
+  }
+
+  struct Results {
+    std::vector<std::uint16_t> dq, dk, dv;  ///< BF16 [total, heads, pitch()]
+    bool guards_intact = false;
+  };
+  std::int64_t pitch() const { return test_.head_dim + test_.slack_columns; }
+  Results run() const;
+
+ private:
+  PackedRows make_rows(std::vector<std::int32_t> cu, std::int64_t heads, std::uint64_t seed,
+                       double sigma, double spread) const {
+    PackedRows rows{.cu = std::move(cu), .heads = heads, .dim = test_.head_dim, .values = {}};
+    Rng rng(seed);
+    rows.values = rng.normal_values<float>(rows.total() * heads * rows.dim, sigma);
+    float factor = 1.0f;
+    for (std::int64_t row = 0; row < rows.total(); ++row) {
+      if (row % 32 == 0) factor = static_cast<float>(std::exp2(rng.uniform(-spread, spread)));
+      for (std::int64_t i = 0; i < heads * rows.dim; ++i) {
+        float& value = rows.values[row * heads * rows.dim + i];
+        value = mx::round_bf16(value * factor);
+      }
+    }
+    return rows;
+  }
+  void run_forward(std::int64_t s, std::int64_t head) {
+    HeadInputs inputs;
+    inputs.q = q_.matrix(q_sequence(s), head);
+    inputs.k = k_.matrix(s, head_kv(head));
+    inputs.v = v_.matrix(s, head_kv(head));
+    inputs.dout = dout_.matrix(s, head);
+    operands_.push_back(recipe::quantize_operands(inputs, config()));
+    saved_.push_back(recipe::recipe_forward(operands_.back(), problem(), config()).saved);
+  }
+
+  BackwardCase test_;
+  PackedRows q_, k_, v_, dout_;
+  std::vector<recipe::Operands> operands_;
+  std::vector<recipe::SavedForward> saved_;
+};
+
+inline BackwardBatch::Results BackwardBatch::run() const {
+  Machine& machine = testing::machine();
+  const std::int64_t heads = test_.num_heads, dim = test_.head_dim, slack = test_.slack_rows;
+  const std::int64_t rows_o = dout_.total();
+  const auto upload = [&](const PackedRows& rows) {
+    const auto codes = rows.codes(slack);
+    return machine.upload(std::span<const std::uint16_t>(codes));
+  };
+  const Guarded q = upload(q_), k = upload(k_), v = upload(v_), dout = upload(dout_);
+  const Guarded cu_q = machine.upload(std::span<const std::int32_t>(q_.cu)),
+                cu_k = machine.upload(std::span<const std::int32_t>(k_.cu));
+  std::vector<std::uint16_t> o_codes((rows_o + slack) * heads * pitch(), 0xFFFF);
+  std::vector<float> lse(heads * (rows_o + slack), std::nanf("")), row_max = lse;
+  for (std::int64_t s = 0; s < test_.batch(); ++s) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      for (std::int64_t row = 0; row < dout_.length(s); ++row) {
+        const std::int64_t at = dout_.cu[s] + row;
+        lse[head * (rows_o + slack) + at] = saved(s, head).lse[row];
+        row_max[head * (rows_o + slack) + at] = saved(s, head).row_max[row];
+        for (std::int64_t d = 0; d < dim; ++d) {
+          o_codes[(at * heads + head) * pitch() + d] = mx::encode_bf16(saved(s, head).o(row, d));
+        }
+      }
+    }
+  }
+  const Guarded o = machine.upload(std::span<const std::uint16_t>(o_codes)),
+                lse_d = machine.upload(std::span<const float>(lse)),
+                row_max_d = machine.upload(std::span<const float>(row_max));
+  const auto input = [&](const Guarded& x, const PackedRows& rows) {
+    return device::OperandInput{.data = x.as<const void>(),
+                                .token_stride = rows.heads * dim,
+                                .head_stride = dim,
+                                .batch_stride = rows.length(0) * rows.heads * dim};
+  };
+  const auto sequences = [&](const PackedRows& rows, const Guarded& cu, bool dense) {
+    return device::Sequences{.cu_seqlens = dense ? nullptr : cu.as<const std::int32_t>(),
+                             .seqlen = dense ? rows.length(0) : 0,
+                             .batch = static_cast<std::int32_t>(rows.cu.size() - 1),
+                             .total = rows.total() + (dense ? 0 : slack)};
+  };
+  const device::OperandsSpec spec{
+      .q = input(q, q_),
+      .k = input(k, k_),
+      .v = input(v, v_),
+      .dout = input(dout, dout_),
+      .q_sequences = sequences(q_, cu_q, test_.dense || test_.broadcast_q),
+      .k_sequences = sequences(k_, cu_k, test_.dense),
+      .broadcast_q = test_.broadcast_q,
+      .num_heads = static_cast<std::int32_t>(heads),
+      .num_heads_kv = static_cast<std::int32_t>(test_.num_heads_kv),
+      .head_dim = static_cast<std::int32_t>(dim),
+      .backward = true};
+  const Guarded memory = machine.poisoned(static_cast<std::size_t>(device::operands_bytes(spec)));
+  const device::AttentionOperands operands =
+      device::prepare_operands(machine.queue(), spec, memory.as<void>());
+  const auto gradient = [&](const PackedRows& rows) {
+    return machine.poisoned((rows.total() + slack) * rows.heads * pitch() * 2);
+  };
+  const auto out = [&](const Guarded& x, const PackedRows& rows) {
+    return sm90::backward::GradientOut{.data = x.as<std::uint16_t>(),
+                                       .token_stride = rows.heads * pitch(),
+                                       .head_stride = pitch()};
+  };
+  const Guarded dq = gradient(q_), dk = gradient(k_), dv = gradient(k_);
+  sm90::backward::BackwardCall call{.q = operands.q,
+                                    .k = operands.k,
+                                    .v = operands.v,
+                                    .dout = operands.dout,
+                                    .broadcast_q = test_.broadcast_q,
+                                    .mask = test_.mask,
+                                    .softmax_scale = test_.scale(),
+                                    .o = o.as<const std::uint16_t>(),
+                                    .o_token_stride = heads * pitch(),
+                                    .o_head_stride = pitch(),
+                                    .lse = lse_d.as<const float>(),
+                                    .row_max = row_max_d.as<const float>(),
+                                    .lse_head_stride = rows_o + slack,
+                                    .dq = out(dq, q_),
+                                    .dk = out(dk, k_),
+                                    .dv = out(dv, k_)};
+  const Guarded workspace = machine.poisoned(
+      static_cast<std::size_t>(sm90::backward::backward_workspace_bytes(machine.device(), call)));
+  call.workspace = workspace.as<void>();
+  sm90::backward::attention_backward(machine.queue(), call);
+  machine.synchronize();
+  const Guarded* const all[] = {&memory, &dq, &dk, &dv, &workspace};
+  return {dq.download<std::uint16_t>(), dk.download<std::uint16_t>(), dv.download<std::uint16_t>(),
+          std::all_of(std::begin(all), std::end(all),
+                      [](const Guarded* x) { return x->guards_intact(); })};
+}
+
+}  // namespace mxfa::testing
