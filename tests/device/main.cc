@@ -32,6 +32,12 @@ driver::DriverOptions parse(int argc, char** argv) {
       options.emulator.seed = std::stoull(value);
     } else if (option == "--checker" && (value == "on" || value == "off")) {
       options.emulator.check_hazards = value == "on";
+    } else if (option == "--strict" && (value == "on" || value == "off")) {
+      options.emulator.strict = value == "on";
+    } else if (option == "--arithmetic") {
+      options.emulator.arithmetic = value;
+    } else if (option == "--multiprocessors") {
+      options.emulator.multiprocessors = std::stoi(value);
     } else if (option == "--trace") {
       options.emulator.trace_folder = value;
     } else if (option == "--threads") {
@@ -50,8 +56,8 @@ Machine& machine() { return *opened; }
 }  // namespace mxfa::testing
 
 /// device_tests [--driver cuda|emulator] [--arch sm_90a|sm_100a|sm_103a] [--policy P] [--seed N]
-/// [--threads N] [--checker on|off] [--trace FOLDER] [--library FILE]: exit status 3 where there is
-/// no such device.
+/// [--threads N] [--multiprocessors N] [--arithmetic A] [--checker on|off] [--strict on|off]
+/// [--trace FOLDER] [--library FILE]: exit status 3 where there is no such device.
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   if (!::testing::GTEST_FLAG(list_tests)) {

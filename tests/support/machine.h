@@ -65,11 +65,13 @@ class Guarded {
 class Machine {
  public:
   Machine(const driver::DriverOptions& options, std::vector<driver::KernelImage> images)
-      : images_(std::move(images)),
+      : options_(options),
+        images_(std::move(images)),
         device_(std::make_shared<const driver::Driver>(options), 0),
         kernels_(device_, images_),
         stream_(device_) {}
 
+  const driver::DriverOptions& options() const { return options_; }
   const driver::Device& device() const { return device_; }
   device::Queue queue() { return {device_, kernels_, stream_.handle()}; }
   void synchronize() const { stream_.synchronize(); }
@@ -82,6 +84,7 @@ class Machine {
   }
 
  private:
+  driver::DriverOptions options_;
   std::vector<driver::KernelImage> images_;
   driver::Device device_;
   driver::KernelCache kernels_;

@@ -32,6 +32,12 @@ void check_numbers(const RecipeConfig& c) {
   // Above it the largest P saturates; NaN fails too.
   core::expect(c.p_offset >= 0 && c.p_offset <= kPayloadLog2 + 1e-9, "p_offset", "0 .. log2(448)",
                fmt::format("{}", c.p_offset));
+  const bool may_lag = c.machine == Machine::kBlackwell && c.p_scale != PScale::kConstant;
+  core::expect(c.rescale_threshold >= 0 &&
+                   c.rescale_threshold <= (may_lag ? kPayloadLog2 - c.p_offset + 1e-9 : 0.0),
+               "rescale_threshold",
+               may_lag ? "0 .. log2(448) - p_offset" : "0 where P has no block scales",
+               fmt::format("{}", c.rescale_threshold));
   core::expect(c.dq_exponent >= -100 && c.dq_exponent <= 100, "dq_exponent", "-100 .. 100",
                core::text(c.dq_exponent));
   core::expect(c.tie_shift >= 0 && c.tie_shift <= 10, "tie_shift", "0 .. 10 nats",

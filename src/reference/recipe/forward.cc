@@ -238,7 +238,10 @@ void ForwardRun::run_row(std::int64_t row, std::int64_t tile, const float* acc, 
     internal::fma_row(acc, mult_.data(), fold.fold.data(), s_.data(), keys);
   }
   const float old_max = state.max;
-  state.max = std::max(state.max, tile_maximum(range, config_.tie_shift));
+  const float moved = std::max(old_max, tile_maximum(range, config_.tie_shift));
+  const bool lags = config_.rescale_threshold > 0 &&
+                    moved - old_max <= static_cast<float>(config_.rescale_threshold);
+  state.max = lags ? old_max : moved;
   const float safe_max = state.max == -kInfinity ? 0.0f : state.max;
   const float shift = old_max - safe_max;
   float alpha = 0;

@@ -95,6 +95,9 @@ struct RecipeConfig {
   /// log2 of what the row maximum becomes: 8 (256, an exact code), 0, 6, or log2(448). With block
   /// scales 0 is plain and log2(448) the two-level scheme.
   double p_offset = 8.0;
+  /// Forward: a maximum that grows by no more than this (log2 units) stays as it is, so that O is
+  /// rescaled rarely. Block scales only; p_offset + it is at most log2(448).
+  double rescale_threshold = 0.0;
   PScale p_scale_backward = PScale::kBlockAmax;  ///< kConstant: one anchor for the head
   bool fold_row_max = true;  ///< kConstant, backward: fold ceil(log2 Pmax) of the row
 

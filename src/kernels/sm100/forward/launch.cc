@@ -1,0 +1,228 @@
+#include "kernels/sm100/forward/launch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include "core/check.h"
+#include "device/ragged_map.h"
+#include "mx/scale_layout.h"
+
+namespace mxfa::sm100::forward {
+namespace {
+
+using core::expect;
+using core::text;
+
+/// K and V of so many bytes stay in L2 while the tiles of a section read them.
+constexpr std::int64_t kSectionBytes = 48ll << 20;
+
+void check_operand(const device::BlockScaledOperand& x, std::string_view name, int head_dim,
+                   ScaleAxis axis) {
+  expect(x.head_dim == head_dim, fmt::format("{}.head_dim", name), text(head_dim),
+         text(x.head_dim));
+  expect(x.axis == axis, fmt::format("{}.axis", name),
+         axis == ScaleAxis::kHeadDim ? "head_dim" : "tokens",
+         axis == ScaleAxis::kHeadDim ? "tokens" : "head_dim");
+  expect(x.total >= 0 && x.total < (1ll << 30), fmt::format("{}.total", name), "0 .. 2^30 - 1 rows",
+         text(x.total));
+  expect(x.rows != nullptr || x.total == 0, fmt::format("{}.rows", name), "an address", "none");
+  expect(x.token_stride % 16 == 0 && x.head_stride % 16 == 0 && x.token_stride >= 0 &&
+             x.head_stride >= 0,
+         fmt::format("{}.token_stride, head_stride", name), "multiples of 16",
+         fmt::format("{}, {}", x.token_stride, x.head_stride));
+  expect((x.atoms != nullptr || x.total == 0) &&
+             reinterpret_cast<std::uintptr_t>(x.atoms) % 16 == 0 && x.head_bytes % 16 == 0,
+         fmt::format("{}.atoms, head_bytes", name), "an address and stride on 16 bytes",
+         fmt::format("{:#x}, {}", reinterpret_cast<std::uintptr_t>(x.atoms), x.head_bytes));
+}
+
+void check_output(const ForwardCall& call) {
+  const std::int32_t head_dim = call.q.head_dim;
+  const std::int32_t columns = call.columns == 0 ? head_dim : call.columns;
+  expect(columns % 8 == 0 && columns > 0 && columns <= head_dim, "columns",
+         fmt::format("a multiple of 8 up to {}", head_dim), text(columns));
+  expect(call.o_token_stride % 8 == 0 && call.o_head_stride % 8 == 0 && call.o_token_stride >= 0 &&
+             call.o_head_stride >= 0,
+         "o_token_stride, o_head_stride", "multiples of 8",
+         fmt::format("{}, {}", call.o_token_stride, call.o_head_stride));
+  expect(call.o != nullptr && reinterpret_cast<std::uintptr_t>(call.o) % 16 == 0, "o",
+         "an address on 16 bytes", call.o == nullptr ? "none" : "another");
+  expect(call.lse != nullptr, "lse", "an address", "none");
+}
+
+void check_call(const ForwardCall& call) {
+  const std::int32_t head_dim = call.q.head_dim;
+  if (head_dim != 64 && head_dim != 128) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("q.head_dim: expected 64 or 128 (padded), got {}", head_dim));
+  }
+  check_operand(call.q, "q", head_dim, ScaleAxis::kHeadDim);
+  check_operand(call.k, "k", head_dim, ScaleAxis::kHeadDim);
+  check_operand(call.v, "v", head_dim, ScaleAxis::kTokens);
+  expect(call.k.num_heads > 0 && call.q.num_heads % call.k.num_heads == 0, "q.num_heads",
+         fmt::format("a multiple of k.num_heads = {}", call.k.num_heads), text(call.q.num_heads));
+  expect(call.v.num_heads == call.k.num_heads, "v.num_heads", text(call.k.num_heads),
+         text(call.v.num_heads));
+  expect(std::isfinite(call.softmax_scale) && call.softmax_scale > 0, "softmax_scale",
+         "a finite number above 0", fmt::format("{}", call.softmax_scale));
+  check_output(call);
+}
+
+CUtensorMap rows_map(const driver::Device& device, const device::BlockScaledOperand& x) {
+  return device::make_ragged_map(
+      device,
+      {.address = reinterpret_cast<std::uint64_t>(x.rows),
+       .columns = static_cast<std::uint64_t>(x.head_dim),
+       .heads = static_cast<std::uint64_t>(x.num_heads),
+       .head_stride_bytes = static_cast<std::uint64_t>(x.head_stride),
+       .row_stride_bytes = static_cast<std::uint64_t>(x.token_stride),
+       .box_columns = static_cast<std::uint32_t>(x.head_dim),
+       .box_rows = kTileM,
+       .swizzle = x.head_dim == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
+}
+
+CUtensorMap out_map(const driver::Device& device, const ForwardCall& call) {
+  const std::int32_t columns = call.columns == 0 ? call.q.head_dim : call.columns;
+  return device::make_ragged_map(
+      device, {.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+               .address = reinterpret_cast<std::uint64_t>(call.o),
+               .columns = static_cast<std::uint64_t>(columns),
+               .heads = static_cast<std::uint64_t>(call.q.num_heads),
+               .head_stride_bytes = static_cast<std::uint64_t>(call.o_head_stride) * 2,
+               .row_stride_bytes = static_cast<std::uint64_t>(call.o_token_stride) * 2,
+               .box_columns = 64,
+               .box_rows = kTileM,
+               .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
+}
+
+attention::TileShape tile_shape(const ForwardCall& call, std::int32_t batch) {
+  const std::int64_t mean = batch > 0 ? call.k.total / batch : 0;
+  // Costs fall from tile to tile under a causal mask: sections would bring costly ones last.
+  const std::int32_t pairs =
+      call.mask.causal ? batch * call.k.num_heads
+                       : attention::kv_heads_per_section(kSectionBytes, mean, 2 * call.k.head_dim);
+  return {.mask = call.mask,
+          .num_heads = call.q.num_heads,
+          .num_heads_kv = call.k.num_heads,
+          .tile_m = kStreams * kTileM,
+          .tile_n = kTileN,
+          .pairs_per_section = std::max(pairs, 1)};
+}
+
+SideParams side_of(const device::BlockScaledOperand& x) {
+  return {.atoms = x.atoms, .head_bytes = x.head_bytes, .offsets = x.offsets};
+}
+
+ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
+  ForwardParams params;
+  params.batch = call.k.offsets.batch;
+  params.shape = tile_shape(call, params.batch);
+  params.q_map = rows_map(queue.device, call.q);
+  params.k_map = rows_map(queue.device, call.k);
+  params.v_map = rows_map(queue.device, call.v);
+  params.o_map = out_map(queue.device, call);
+  params.q = side_of(call.q);
+  params.k = side_of(call.k);
+  params.v = side_of(call.v);
+  params.lse = call.lse;
+  params.row_max = call.row_max;
+  params.lse_head_stride = call.lse_head_stride;
+  params.broadcast_q = call.broadcast_q;
+  params.seqlen_q = call.q.offsets.seqlen;
+  params.seqlen_k = call.k.offsets.seqlen;
+  params.scale_log2 = static_cast<float>(call.softmax_scale * 1.4426950408889634);
+  return params;
+}
+
+/// Lengths on the device: the plan is made there, in the workspace, before the kernel.
+void plan_jagged(const device::Queue& queue, const ForwardCall& call, ForwardParams& params) {
+  expect(call.broadcast_q ? call.q.offsets.seqlen >= 0 : call.q.offsets.cu_seqlens != nullptr,
+         "q.offsets",
+         call.broadcast_q ? "one dense sequence where q is broadcast" : "cu_seqlens, as k has",
+         call.broadcast_q ? "cu_seqlens" : "dense sequences");
+  expect(call.k.offsets.cu_seqlens != nullptr, "k.offsets", "cu_seqlens, as q has",
+         "dense sequences");
+  expect(call.workspace != nullptr, "workspace",
+         fmt::format("{} bytes", forward_workspace_bytes(params.batch)), "none");
+  params.seqlens = {.cu_seqlens_q = call.broadcast_q ? nullptr : call.q.offsets.cu_seqlens,
+                    .cu_seqlens_k = call.k.offsets.cu_seqlens,
+                    .broadcast_seqlen_q = call.broadcast_q ? call.q.offsets.seqlen : 0};
+  auto* const memory = static_cast<std::int32_t*>(call.workspace);
+  params.counter = memory;
+  params.plan = attention::plan_in(memory + 2, params.batch);
+  device::tile_plan(queue, {.shape = params.shape,
+                            .seqlens = params.seqlens,
+                            .batch = params.batch,
+                            .plan = memory + 2,
+                            .counter = memory});
+}
+
+std::string_view scale_name(PScale scale) {
+  switch (scale) {
+    case PScale::kConstant:
+      return "constant";
+    case PScale::kBlockAmax:
+      return "amax";
+    case PScale::kBlockRowMax:
+      return "row_max";
+  }
+  throw Error(ErrorKind::kInvalidArgument, "p_scale: not one of its values");
+}
+
+template <PScale kScale>
+unsigned smem_bytes(int head_dim) {
+  return head_dim == 128 ? sizeof(SmemPlan<Config<128, kScale>>)
+                         : sizeof(SmemPlan<Config<64, kScale>>);
+}
+
+void launch(const device::Queue& queue, const ForwardCall& call, std::string_view module,
+            const PProbe& probe) {
+  check_call(call);
+  ForwardParams params = make_params(queue, call);
+  params.probe = probe;
+  if (!call.broadcast_q) {
+    expect(call.q.offsets.batch == params.batch, "q.offsets.batch", text(params.batch),
+           text(call.q.offsets.batch));
+  }
+  const bool dense = params.seqlen_q >= 0 && params.seqlen_k >= 0;
+  const std::int64_t rows = call.broadcast_q ? call.q.total * params.batch : call.q.total;
+  std::int64_t tiles = attention::most_tiles(params.shape, rows, params.batch);
+  expect(tiles < (1ll << 31) && rows < (1ll << 30), "q",
+         "fewer than 2^30 rows and 2^31 tiles of 256 rows", fmt::format("{}, {}", rows, tiles));
+  if (params.batch == 0) return;
+  if (dense) {
+    tiles = std::int64_t{params.batch} * call.q.num_heads * params.shape.m_blocks(params.seqlen_q);
+  }
+  if (tiles == 0) return;
+  if (!dense) plan_jagged(queue, call, params);
+  driver::LaunchShape shape;
+  const int ctas = queue.device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(ctas, tiles));
+  shape.block[0] = kThreads;
+  shape.dynamic_smem_bytes = call.p_scale == PScale::kConstant
+                                 ? smem_bytes<PScale::kConstant>(call.q.head_dim)
+                                 : smem_bytes<PScale::kBlockAmax>(call.q.head_dim);
+  const std::string name =
+      fmt::format("{}_d{}_{}", module, call.q.head_dim, scale_name(call.p_scale));
+  queue.kernels.get(module, name, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
+      .launch(queue.stream, shape, params);
+}
+
+}  // namespace
+
+std::int64_t forward_workspace_bytes(std::int32_t batch) {
+  return (attention::plan_elems(batch) + 2) * static_cast<std::int64_t>(sizeof(std::int32_t));
+}
+
+void attention_forward(const device::Queue& queue, const ForwardCall& call) {
+  launch(queue, call, "attention_forward", {});
+}
+
+void attention_forward_probed(const device::Queue& queue, const ForwardCall& call,
+                              const PProbe& probe) {
+  launch(queue, call, "attention_forward_probe", probe);
+}
+
+}  // namespace mxfa::sm100::forward

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "kernels/sm100/forward/config.h"
+#include "kernels/sm100/forward/params.h"
+#include "ptx/mbarrier.cuh"
+
+/// What the roles share: addresses of barriers, positions in rings, the walk over work tiles.
+namespace mxfa::sm100::forward {
+
+__device__ inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+__device__ inline void wait(const std::uint64_t& barrier, unsigned parity) {
+  ptx::mbarrier_wait(shared_address(&barrier), parity);
+}
+__device__ inline void arrive(const std::uint64_t& barrier) {
+  ptx::mbarrier_arrive(shared_address(&barrier));
+}
+/// One arrival for the warp, behind what all its lanes did.
+__device__ inline void warp_arrive(const std::uint64_t& barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(barrier);
+}
+
+/// Phases of one barrier pair that are waited for in turn.
+struct Turn {
+  unsigned count = 0;
+  __device__ unsigned parity() const { return count & 1; }
+  /// Of the phase before the next one.
+  __device__ unsigned last_parity() const { return (count & 1) ^ 1; }
+};
+
+/// The work tiles in order, for one role. Each is copied to registers, so that its record is free.
+template <class Config, bool kWholeWarp>
+class TileReader {
+ public:
+  __device__ explicit TileReader(SmemPlan<Config>& smem) : smem_(smem) {}
+
+  /// False behind the last tile.
+  __device__ bool next(TileRecord& tile) {
+    wait(smem_.barriers.tile_full[slot_], phase_);
+    tile = smem_.tile[slot_];
+    if constexpr (kWholeWarp) {
+      warp_arrive(smem_.barriers.tile_empty[slot_]);
+    } else {
+      arrive(smem_.barriers.tile_empty[slot_]);
+    }
+    if (++slot_ == Config::kRecords) {
+      slot_ = 0;
+      phase_ ^= 1;
+    }
+    return tile.valid != 0;
+  }
+
+ private:
+  SmemPlan<Config>& smem_;
+  int slot_ = 0;
+  unsigned phase_ = 0;
+};
+
+}  // namespace mxfa::sm100::forward

@@ -1,0 +1,246 @@
+#pragma once
+
+#include "attention/mask.h"
+#include "kernels/sm100/forward/exp2.cuh"
+#include "kernels/sm100/forward/roles.cuh"
+#include "mx/e8m0.h"
+#include "ptx/packed_f32.cuh"
+#include "ptx/tcgen05.cuh"
+
+/// The softmax role.
+namespace mxfa::sm100::forward {
+
+/// One warpgroup of a stream, a thread a row: S to registers, row maximum, P in MXFP8 to the
+/// columns of S that it came from, row sum. What the correction needs (how far the maximum moved;
+/// at the end row_sum and row_max) goes through shared memory; the wait for that to be free stands
+/// right before the next message, behind the step's own work.
+/// Waits on tile_full, s_full, message_empty; signals s_read, pv_ready, message_full.
+template <class Config>
+class Softmax {
+ public:
+  using Tmem = TmemPlan<Config::kHeadDim>;
+
+  __device__ Softmax(const ForwardParams& params, SmemPlan<Config>& smem, int stream)
+      : params_(params),
+        smem_(smem),
+        barriers_(smem.barriers),
+        tiles_(smem),
+        stream_(stream),
+        lane_row_(threadIdx.x % kTileM),
+        s_(smem.tmem + Tmem::s(stream).column + (threadIdx.x / 32 % 4 << 21)) {}
+
+  __device__ void run() {
+    TileRecord tile;
+    while (tiles_.next(tile)) run_tile(tile);
+  }
+
+ private:
+  struct Row {
+    float max = -INFINITY;       ///< what P is taken against, log2 units
+    float true_max = -INFINITY;  ///< of all scores: not behind, where max may be
+    float sum = 0.0f;
+  };
+  /// Key blocks of the tile that need no mask.
+  struct FullBlocks {
+    int begin, end;
+  };
+
+  __device__ FullBlocks full_blocks(const TileRecord& tile) const {
+    using attention::visible_keys;
+    const attention::Mask& mask = params_.shape.mask;
+    const int row0 = tile.row0 + kTileM * stream_;
+    const int row1 = min(row0 + kTileM, tile.seqlen_q);
+    const auto first = visible_keys(mask, tile.seqlen_q, tile.seqlen_k, row0);
+    const auto last = visible_keys(mask, tile.seqlen_q, tile.seqlen_k, row1 - 1);
+    if (first.empty() || last.empty()) return {0, 0};
+    return {static_cast<int>((last.begin + kTileN - 1) / kTileN),
+            static_cast<int>(first.end / kTileN)};
+  }
+
+  __device__ void run_tile(const TileRecord& tile) {
+    const int begin = tile.begin_of(stream_), end = tile.end_of(stream_);
+    if (begin >= end) return;
+    const FullBlocks full = full_blocks(tile);
+    Row row;
+    for (int n = begin; n < end; ++n) {
+      run_step(tile, n, n < full.begin || n >= full.end, n == begin, row);
+    }
+    wait(barriers_.message_empty[stream_], messages_.last_parity());
+    smem_.row_sum[stream_][lane_row_] = row.sum;
+    smem_.row_max[stream_][lane_row_] = row.max;
+    if constexpr (Config::kLazy) smem_.true_max[stream_][lane_row_] = row.true_max;
+    send();
+  }
+
+  __device__ void send() {
+    warp_arrive(barriers_.message_full[stream_]);
+    ++messages_.count;
+  }
+
+  __device__ void run_step(const TileRecord& tile, int n, bool masked, bool first, Row& row) {
+    wait(barriers_.s_full[stream_], scores_.parity());
+    ++scores_.count;
+    ptx::tcgen05_fence_after();
+    float x[kTileN];
+#pragma unroll
+    for (int c = 0; c < kTileN; c += 32) ptx::tmem_load_32(s_ + c, x + c);
+    ptx::tmem_wait_load(x);
+    ptx::tcgen05_fence_before();
+    warp_arrive(barriers_.s_read[stream_]);
+    if (masked) hide_keys(tile, n, x);
+
+    float top[kGroups];
+    group_maxima(x, top);
+    const float rescale = move_maximum(top, row);
+    if (!first) {
+      wait(barriers_.message_empty[stream_], messages_.last_parity());
+      smem_.rescale[stream_][lane_row_] = rescale;
+      send();
+    }
+    const float safe_max = row.max == -INFINITY ? 0.0f : row.max;
+    const float base = p_offset(Config::kPScale) - safe_max;
+    make_p(tile, n, base, top, x);
+    row.sum = fmaf(row.sum, rescale, sum_of(x));
+  }
+
+  __device__ void hide_keys(const TileRecord& tile, int n, float (&x)[kTileN]) const {
+    const attention::KeyRange keys = attention::visible_keys(
+        params_.shape.mask, tile.seqlen_q, tile.seqlen_k, tile.row0 + kTileM * stream_ + lane_row_);
+    const int begin = static_cast<int>(keys.begin) - n * kTileN;
+    const int end = static_cast<int>(keys.end) - n * kTileN;
+#pragma unroll
+    for (int i = 0; i < kTileN; ++i) x[i] = i >= begin && i < end ? x[i] : -INFINITY;
+  }
+
+  /// Of each 32 keys; NaN where all are.
+  __device__ static void group_maxima(const float (&x)[kTileN], float (&top)[kGroups]) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const float* const group = x + kScaleGroup * g;
+      float a = fmaxf(group[0], group[1]), b = fmaxf(group[2], group[3]);
+#pragma unroll
+      for (int i = 4; i < kScaleGroup; i += 4) {
+        a = ptx::max3(a, group[i], group[i + 1]);
+        b = ptx::max3(b, group[i + 2], group[i + 3]);
+      }
+      top[g] = fmaxf(a, b);
+    }
+  }
+
+  /// Returns what O and the row sum so far are to be multiplied by.
+  __device__ float move_maximum(const float (&top)[kGroups], Row& row) const {
+    const float block = ptx::max3(fmaxf(top[0], top[1]), top[2], top[3]) * params_.scale_log2;
+    const float old = row.max;
+    float moved = fmaxf(old, block);
+    if constexpr (Config::kLazy) {
+      row.true_max = fmaxf(row.true_max, block);
+      if (moved - old <= kRescaleThreshold) moved = old;
+    }
+    row.max = moved;
+    return moved == old ? 1.0f : exp2_fast(old - moved);
+  }
+
+  /// x becomes P, which goes in MXFP8 to tensor memory.
+  __device__ void make_p(const TileRecord& tile, int n, float base, const float (&top)[kGroups],
+                         float (&x)[kTileN]) {
+    std::uint32_t scales = 0;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      float* const group = x + kScaleGroup * g;
+      exp2_group(params_.scale_log2, base, group);
+      std::uint32_t codes[kScaleGroup / 4];
+      const std::uint32_t scale = quantize(base, top[g], group, codes);
+      scales |= scale << (8 * g);
+      ptx::tmem_store_8(s_ + Tmem::p(0).column - Tmem::s(0).column + 8 * g, codes);
+      if constexpr (Config::kProbe) probe(tile, n, g, scale, codes);
+    }
+    if constexpr (Config::kPScale != PScale::kConstant) {
+      auto* const atom = reinterpret_cast<std::uint32_t*>(smem_.sf_p[stream_]);
+      atom[mx::byte_in_atom(lane_row_, 0) / 4] = scales;
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    ptx::tmem_wait_store();
+    ptx::tcgen05_fence_before();
+    warp_arrive(barriers_.pv_ready[stream_]);
+  }
+
+  /// 32 values of P to codes; returns their scale. `top` is their largest score.
+  __device__ std::uint32_t quantize(float base, float top, const float* p,
+                                    std::uint32_t (&codes)[kScaleGroup / 4]) const {
+    if constexpr (Config::kPScale == PScale::kConstant) {
+#pragma unroll
+      for (int i = 0; i < kScaleGroup / 4; ++i) {
+        codes[i] = ptx::e4m3_quad(p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]);
+      }
+      return kConstantScale;
+    }
+    const float amax = Config::kPScale == PScale::kBlockAmax
+                           ? largest(p)
+                           : exp2_fast(fmaf(top, params_.scale_log2, base));
+    const std::uint32_t scale = mx::scale_from_amax<mx::E4M3>(amax, ScaleRule::kRoundUp);
+    const float inverse = mx::inverse_e8m0(static_cast<std::uint8_t>(scale));
+    const ptx::F32x2 factor = ptx::pack_f32(inverse, inverse);
+#pragma unroll
+    for (int i = 0; i < kScaleGroup / 4; ++i) {
+      float q[4];
+#pragma unroll
+      for (int j = 0; j < 4; j += 2) {
+        ptx::unpack_f32(ptx::mul_f32x2(ptx::pack_f32(p[4 * i + j], p[4 * i + j + 1]), factor), q[j],
+                        q[j + 1]);
+      }
+      codes[i] = ptx::e4m3_quad(q[0], q[1], q[2], q[3]);
+    }
+    return scale;
+  }
+
+  __device__ static float largest(const float* p) {
+    float a = ptx::max3_nan(p[0], p[1], p[2]), b = ptx::max3_nan(p[3], p[4], p[5]);
+#pragma unroll
+    for (int i = 6; i < kScaleGroup - 2; i += 4) {
+      a = ptx::max3_nan(a, p[i], p[i + 1]);
+      b = ptx::max3_nan(b, p[i + 2], p[i + 3]);
+    }
+    return ptx::max3_nan(a, b, ptx::max3_nan(p[30], p[31], p[31]));
+  }
+
+  __device__ static float sum_of(const float (&p)[kTileN]) {
+    ptx::F32x2 sums[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = ptx::pack_f32(p[2 * i], p[2 * i + 1]);
+#pragma unroll
+    for (int i = 8; i < kTileN; i += 2) {
+      sums[i / 2 % 4] = ptx::add_f32x2(sums[i / 2 % 4], ptx::pack_f32(p[i], p[i + 1]));
+    }
+    float low, high;
+    ptx::unpack_f32(
+        ptx::add_f32x2(ptx::add_f32x2(sums[0], sums[1]), ptx::add_f32x2(sums[2], sums[3])), low,
+        high);
+    return low + high;
+  }
+
+  __device__ void probe(const TileRecord& tile, int n, int group, std::uint32_t scale,
+                        const std::uint32_t (&codes)[kScaleGroup / 4]) const {
+    const int row = tile.row0 + kTileM * stream_ + lane_row_;
+    if (row >= tile.seqlen_q) return;
+    const PProbe& out = params_.probe;
+    const std::int64_t at =
+        (tile.head * out.rows + tile.o_begin + row) * out.pitch + n * kTileN + kScaleGroup * group;
+#pragma unroll
+    for (int i = 0; i < kScaleGroup / 4; ++i) {
+      *reinterpret_cast<std::uint32_t*>(out.codes + at + 4 * i) = codes[i];
+    }
+    out.scales[at / kScaleGroup] = static_cast<std::uint8_t>(scale);
+  }
+
+  const ForwardParams& params_;
+  SmemPlan<Config>& smem_;
+  Barriers<Config>& barriers_;
+  TileReader<Config, true> tiles_;
+  int stream_;
+  int lane_row_;
+  std::uint32_t s_;  ///< of this warp's lanes
+  Turn scores_;
+  Turn messages_;
+};
+
+}  // namespace mxfa::sm100::forward
