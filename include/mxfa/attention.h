@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "mxfa/device.h"
 #include "mxfa/quantize.h"
 #include "mxfa/tensor.h"
 #include "mxfa/types.h"
@@ -14,8 +15,6 @@
 /// dS = P * (dP - delta), delta = rowsum(dO * O), dQ = softmax_scale * dS K,
 /// dK = softmax_scale * dS^T Q.
 namespace mxfa::attention {
-
-using mxfa::Backend;
 
 enum class Precision : std::uint8_t {
   kMxfp8,
@@ -30,7 +29,10 @@ enum class Recipe : std::uint8_t {
 
 /// What a pair of calls computes. The backward recomputes S, so it wants the forward's options.
 struct Options {
-  Backend backend = Backend::kCpu;
+  /// Where the call runs and whose memory its tensors and workspace are in. Null: the CPU.
+  const Device* device = nullptr;
+  void* stream = nullptr;  ///< of the device, a CUstream or cudaStream_t; null: the default stream
+
   Precision precision = Precision::kMxfp8;
   Recipe recipe = Recipe::kBlackwell;
 
@@ -42,7 +44,8 @@ struct Options {
   /// q is one sequence of total_q rows that every sequence of the batch reads; dq is summed over
   /// the batch, in ascending order.
   bool broadcast_q = false;
-  std::int64_t max_seqlen_q = -1;  ///< >= 0: longer sequences are refused
+  /// CPU only (on a device lengths are not read by the host). >= 0: longer sequences are refused.
+  std::int64_t max_seqlen_q = -1;
   std::int64_t max_seqlen_k = -1;
 
   /// kMxfp8 only. The dials need BF16, F16 or F32 tensors where they skip quantization.
@@ -51,6 +54,12 @@ struct Options {
   /// No scale is shared by two tokens (q, k and v in 1xD blocks), so a future token cannot change
   /// an earlier output of a causal call, bit for bit.
   bool leak_free = false;
+  /// Hopper GPUs only. S accumulates in half, from q and k quantized 5 and 4 binades lower: faster,
+  /// at up to 1 dB of o where scores are large; lse within 4e-3. Not with payload as input.
+  bool half_scores = false;
+  /// Devices only. The same operands, then attention in FP32 by a plain kernel that any
+  /// architecture runs: slow, for checking.
+  bool exact = false;
   ScaleRule scale_rule = ScaleRule::kRoundUp;    ///< of everything that is quantized in the call
   BlockShape output_shape = BlockShape::k32x32;  ///< of outputs in MXFP8
 
@@ -58,6 +67,9 @@ struct Options {
   /// threads.
   bool deterministic = true;
 };
+
+/// The recipe of a device's kernels. Throws Error(kUnsupported) naming an architecture without any.
+Recipe native_recipe(const Device& device);
 
 /// Block shape of q, k and v, and of dout (never 1xD), in row-major scales.
 BlockShape operand_shape(const Options& options);
@@ -106,20 +118,36 @@ struct BackwardArgs {
 
 /// Bytes of scratch that a call uses beside its arguments: copies of operands that arrive in
 /// another form than kernels read, dq sums in FP32. It grows with rows * heads * head_dim, never
-/// with seqlen_q * seqlen_k. Each thread has about 4 MB more, plus in the backward 10 bytes for
-/// each element of one kv head's queries.
+/// with seqlen_q * seqlen_k. On the CPU each thread has about 4 MB more, plus in the backward 10
+/// bytes for each element of one kv head's queries. On a device it follows from shapes alone.
 std::int64_t forward_workspace_bytes(const ForwardArgs& args, const Options& options);
 std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& options);
 
 /// Rows without a visible key get o = 0 and lse = -infinity, as do rows behind the last sequence
 /// (which are never read). A NaN or infinity in an MXFP8 operand makes its block NaN, and with it
 /// every result that reads the block (dS is such an operand); keys that are hidden from a query are
-/// not read by it.
+/// not read by it (Hopper GPUs: but for a NaN of v among the same 128 keys).
 /// `workspace`: at least the bytes above, 64-byte aligned; empty: the call allocates.
 /// Throws Error(kInvalidArgument) that names the argument, what was expected and what came, before
-/// anything is written; Error(kUnsupported) for a valid request that the library does not have;
-/// Error(kDevice) where the backend's device is missing.
+/// anything is written; Error(kUnsupported) for a valid request that the library or the device's
+/// architecture does not have; Error(kDevice) where a call of the driver fails.
+///
+/// On a device (options.device) q, k and v are kBF16 or kF32 and are quantized by the call, or
+/// kE4M3 payload; head_dim is contiguous. All pointers are device addresses, workspace is on 256
+/// bytes and never empty. The call returns once its kernels are in options.stream: it waits for
+/// nothing, allocates nothing and may be captured in a CUDA graph, but a kernel's first launch,
+/// which loads it. cu_seqlens are kI32, lie on the device and are not checked: ascending from 0, at
+/// most the tensor's rows. Where none is given, the batch is dense: q, o [batch, seqlen_q,
+/// num_heads, head_dim], k, v [batch, seqlen_k, num_heads_kv, head_dim] (a broadcast q keeps its
+/// three dimensions). Scales of jagged payload have the extent of max_scale_shape().
 void forward(const ForwardArgs& args, const Options& options, std::span<std::byte> workspace = {});
+/// The halves of a forward on a device, for callers that keep operands: the first makes them in the
+/// workspace, the second runs on what the first left there, as often as it is called. Both take
+/// what forward() takes.
+void prepare_forward(const ForwardArgs& args, const Options& options,
+                     std::span<std::byte> workspace);
+void forward_prepared(const ForwardArgs& args, const Options& options,
+                      std::span<std::byte> workspace);
 /// Rows behind the last sequence get gradient 0.
 void backward(const BackwardArgs& args, const Options& options,
               std::span<std::byte> workspace = {});

@@ -3,6 +3,7 @@
 /// Umbrella header: the whole public API.
 #include "mxfa/attention.h"
 #include "mxfa/cross_attention.h"
+#include "mxfa/device.h"
 #include "mxfa/error.h"
 #include "mxfa/producers.h"
 #include "mxfa/quantize.h"

@@ -76,7 +76,6 @@ bool has_mxfp8_queries(const Options& options) {
 
 attention::Options attention_options(const Options& options) {
   attention::Options result;
-  result.backend = options.backend;
   result.precision = options.precision;
   result.recipe = options.recipe;
   result.softmax_scale = options.softmax_scale;

@@ -99,6 +99,7 @@ class Preparation {
   AttentionOperand operand(const OperandInput& input, const JaggedOffsetsView& offsets,
                            const Sequences& sequences, std::int32_t num_heads,
                            const Copies& copies) {
+    if (input.dtype == DType::kE4M3) return payload(input, offsets, sequences, num_heads, copies);
     const std::int32_t head_dim = spec_.head_dim <= 64 ? 64 : 128;
     const std::int64_t pitch = transposed_pitch(sequences.total, sequences.batch);
     const std::int64_t scales = scale_pitch(copies.block_shape, sequences.total, sequences.batch);
@@ -149,41 +150,115 @@ class Preparation {
             .lowered = copies.lowered};
   }
 
+  /// Payload that exists: only its transposed copy is made.
+  AttentionOperand payload(const OperandInput& input, const JaggedOffsetsView& offsets,
+                           const Sequences& sequences, std::int32_t num_heads,
+                           const Copies& copies) {
+    const auto* const codes = static_cast<const std::uint8_t*>(input.data);
+    AttentionOperand result{.rows = codes,
+                            .token_stride = input.token_stride,
+                            .head_stride = input.head_stride,
+                            .order = copies.order,
+                            .scales = {.data = input.scales,
+                                       .row_stride = input.scale_strides.row,
+                                       .head_stride = input.scale_strides.head},
+                            .block_shape = copies.block_shape,
+                            .offsets = offsets,
+                            .total = sequences.total,
+                            .num_heads = num_heads,
+                            .head_dim = spec_.head_dim};
+    if (!copies.transposed) return result;
+    const std::int64_t pitch = transposed_pitch(sequences.total, sequences.batch);
+    const std::int64_t scales = scale_pitch(copies.block_shape, sequences.total, sequences.batch);
+    auto* const transposed = memory_.take(pitch * num_heads * spec_.head_dim);
+    auto* const scale_bytes = memory_.take(scales * num_heads);
+    result.transposed = transposed;
+    result.pitch = pitch;
+    // Not the caller's: a group of zeros has scale 0, and one that holds a NaN code 0xFF.
+    result.scales = {.data = scale_bytes, .row_stride = 1, .head_stride = scales};
+    if (queue_ == nullptr) return result;
+    realign(*queue_,
+            {.codes = codes,
+             .row_stride = input.token_stride,
+             .head_stride = input.head_stride,
+             .scales = input.scales,
+             .scale_strides = input.scale_strides,
+             .out_scales = scale_bytes,
+             .out_scale_strides = {.row = 1, .head = scales},
+             .transposed = transposed,
+             .transposed_pitch = pitch,
+             .order = copies.order,
+             .offsets = offsets,
+             .num_heads = num_heads,
+             .head_dim = spec_.head_dim,
+             .transposed_head_dim = spec_.head_dim,
+             .block_shape = copies.block_shape},
+            DType::kE4M3, mx::max_tiles(sequences.total, sequences.batch));
+    return result;
+  }
+
   const OperandsSpec& spec_;
   Memory memory_;
   const Queue* queue_;
 };
 
 void check_sequences(const Sequences& sequences, std::string_view name) {
-  core::expect(sequences.batch >= 0 && sequences.total >= 0 && sequences.seqlen >= 0, name,
-               "no negative batch, total or seqlen",
-               fmt::format("batch {}, total {}, seqlen {}", sequences.batch, sequences.total,
-                           sequences.seqlen));
-  core::expect(
-      sequences.cu_seqlens != nullptr || sequences.total == sequences.batch * sequences.seqlen,
-      name, "total = batch * seqlen where cu_seqlens is not given",
-      fmt::format("total {}, batch {}, seqlen {}", sequences.total, sequences.batch,
-                  sequences.seqlen));
+  if (!(sequences.batch >= 0 && sequences.total >= 0 && sequences.seqlen >= 0))
+    core::expect(false, name, "no negative batch, total or seqlen",
+                 fmt::format("batch {}, total {}, seqlen {}", sequences.batch, sequences.total,
+                             sequences.seqlen));
+  if (!(sequences.cu_seqlens != nullptr || sequences.total == sequences.batch * sequences.seqlen))
+    core::expect(false, name, "total = batch * seqlen where cu_seqlens is not given",
+                 fmt::format("total {}, batch {}, seqlen {}", sequences.total, sequences.batch,
+                             sequences.seqlen));
 }
 
-void check_input(const OperandInput& input, std::string_view name) {
-  core::expect(input.dtype == DType::kBF16 || input.dtype == DType::kF32, name, "bf16 or f32",
-               std::string(dtype_name(input.dtype)));
+void check_payload(const OperandInput& input, const OperandsSpec& spec, const Sequences& sequences,
+                   std::string_view name) {
+  const auto refuse = [&](std::string_view expected, const std::string& got) {
+    core::expect(false, name, expected, got);
+  };
+  if (spec.leak_free || spec.half_scores) {
+    refuse("bf16 or f32 where operands are lowered or leak-free", "e4m3 payload");
+  }
+  if (spec.head_dim != 64 && spec.head_dim != 128) {
+    refuse("payload of head_dim 64 or 128", core::text(spec.head_dim));
+  }
+  if (input.scales == nullptr && sequences.total > 0) refuse("scales of e4m3 payload", "none");
+  if (input.shift != nullptr) refuse("no shift of e4m3 payload", "one");
+  const auto address = reinterpret_cast<std::uintptr_t>(input.data);
+  if (address % 16 != 0 || input.token_stride % 16 != 0 || input.head_stride % 16 != 0) {
+    refuse("payload whose address and strides are multiples of 16",
+           fmt::format("strides {}, {}, address {}", input.token_stride, input.head_stride,
+                       fmt::ptr(input.data)));
+  }
+  if (sequences.cu_seqlens == nullptr && sequences.batch > 1 &&
+      input.batch_stride != sequences.seqlen * input.token_stride) {
+    refuse("payload whose sequences lie side by side (batch stride = seqlen * token stride)",
+           fmt::format("batch stride {}, token stride {}", input.batch_stride, input.token_stride));
+  }
+}
+
+void check_input(const OperandInput& input, const OperandsSpec& spec, const Sequences& sequences,
+                 std::string_view name) {
+  if (input.dtype == DType::kE4M3) return check_payload(input, spec, sequences, name);
+  if (input.dtype == DType::kBF16 || input.dtype == DType::kF32) return;
+  core::expect(false, name, "bf16, f32 or e4m3", std::string(dtype_name(input.dtype)));
 }
 
 void check(const OperandsSpec& spec) {
-  core::expect(spec.head_dim > 0 && spec.head_dim % 8 == 0 && spec.head_dim <= 128, "head_dim",
-               "a multiple of 8 up to 128", core::text(spec.head_dim));
+  if (!(spec.head_dim > 0 && spec.head_dim % 8 == 0 && spec.head_dim <= 128))
+    core::expect(false, "head_dim", "a multiple of 8 up to 128", core::text(spec.head_dim));
   check_sequences(spec.q_sequences, "q_sequences");
   check_sequences(spec.k_sequences, "k_sequences");
-  core::expect(
-      !spec.broadcast_q || (spec.q_sequences.cu_seqlens == nullptr && spec.q_sequences.batch == 1),
-      "q_sequences", "one dense sequence where q is broadcast",
-      fmt::format("batch {}", spec.q_sequences.batch));
-  check_input(spec.q, "q");
-  check_input(spec.k, "k");
-  check_input(spec.v, "v");
-  if (spec.backward) check_input(spec.dout, "dout");
+  if (!(!spec.broadcast_q ||
+        (spec.q_sequences.cu_seqlens == nullptr && spec.q_sequences.batch == 1)))
+    core::expect(false, "q_sequences", "one dense sequence where q is broadcast",
+                 fmt::format("batch {}", spec.q_sequences.batch));
+  check_input(spec.q, spec, spec.q_sequences, "q");
+  check_input(spec.k, spec, spec.k_sequences, "k");
+  check_input(spec.v, spec, spec.k_sequences, "v");
+  if (spec.backward) check_input(spec.dout, spec, spec.q_sequences, "dout");
 }
 
 }  // namespace
@@ -199,6 +274,12 @@ AttentionOperands prepare_operands(const Queue& queue, const OperandsSpec& spec,
   check(spec);
   internal::expect_aligned(memory, "memory", kAlignment);
   return Preparation(spec, memory, &queue).run();
+}
+
+AttentionOperands operands_in(const OperandsSpec& spec, void* memory) {
+  check(spec);
+  internal::expect_aligned(memory, "memory", kAlignment);
+  return Preparation(spec, memory, nullptr).run();
 }
 
 }  // namespace mxfa::device

@@ -96,7 +96,9 @@ struct Sequences {
 };
 
 /// A tensor to quantize: kBF16, or kF32 (rounded to BF16 first). Strides count elements and are
-/// arbitrary; head_dim is contiguous.
+/// arbitrary; head_dim is contiguous. Or payload in 32xD, kE4M3 with `scales`: its rows are read
+/// where they lie (head_dim 64 or 128; sequences side by side; address and strides multiples of
+/// 16), a transposed copy is made, nothing is lowered.
 struct OperandInput {
   const void* data = nullptr;
   DType dtype = DType::kBF16;
@@ -106,6 +108,8 @@ struct OperandInput {
   /// Subtracted before quantization, [batch or 1, num_heads, head_dim]: smoothing of K and V.
   const float* shift = nullptr;
   std::int64_t shift_batch_stride = 0;
+  const std::uint8_t* scales = nullptr;  ///< kE4M3: one for each group and head
+  CompactStrides scale_strides = {};
 };
 
 /// What one call prepares: for a forward Q, K (rows) and V^T; for a backward Q, Q^T, K, K^T, V, dO
@@ -137,5 +141,7 @@ std::int64_t operands_bytes(const OperandsSpec& spec);
 /// Launches what makes the operands, in `memory` (256-byte aligned, operands_bytes() of it), which
 /// is overwritten. Throws Error that names the field where the specification is malformed.
 AttentionOperands prepare_operands(const Queue& queue, const OperandsSpec& spec, void* memory);
+/// Where prepare_operands() of the same specification left them; launches nothing.
+AttentionOperands operands_in(const OperandsSpec& spec, void* memory);
 
 }  // namespace mxfa::device

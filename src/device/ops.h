@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "device/clear_behind.h"
 #include "device/jagged_scale.h"
 #include "device/quantize.h"
 #include "device/realign.h"
@@ -48,6 +49,13 @@ void realign(const Queue& queue, const RealignParams& params, DType format, std:
 void delta(const Queue& queue, const DeltaParams& params, std::int64_t max_tiles);
 void dequantize_bf16(const Queue& queue, const DequantizeParams& params, std::int64_t max_tiles);
 void finish_sums_bf16(const Queue& queue, const FinishSumsParams& params, std::int64_t max_tiles);
+
+/// What attention kernels leave unwritten behind the last sequence.
+void clear_behind(const Queue& queue, const ClearBehindParams& params);
+
+struct ExactAttentionParams;
+/// Attention for checking (device/exact_attention.h); any architecture, slow.
+void exact_attention(const Queue& queue, const ExactAttentionParams& params);
 
 /// Writes the plan that attention::JaggedOrder reads, and clears the counter. One CTA; a few
 /// microseconds up to some thousand sequences.

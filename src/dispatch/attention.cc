@@ -5,6 +5,8 @@
 #include "core/check.h"
 #include "core/workspace.h"
 #include "dispatch/attention_operands.h"
+#include "dispatch/device_calls.h"
+#include "dispatch/refuse.h"
 #include "dispatch/validate.h"
 
 namespace mxfa::attention {
@@ -18,11 +20,17 @@ using dispatch::Role;
 bool is_bf16(const Options& options) { return options.precision == Precision::kBf16; }
 
 void check_options(const Options& options) {
-  dispatch::check_backend(options.backend);
+  if (options.half_scores) dispatch::refuse("half_scores", "a Hopper GPU", "the CPU");
+  if (options.exact) dispatch::refuse("exact", "a device", "the CPU (its oracle is `mxfa sqnr`)");
   core::expect(options.precision == Precision::kMxfp8 || is_bf16(options), "precision",
                "mxfp8 or bf16", core::text(static_cast<std::int64_t>(options.precision)));
   core::expect(options.recipe == Recipe::kBlackwell || options.recipe == Recipe::kHopper, "recipe",
                "blackwell or hopper", core::text(static_cast<std::int64_t>(options.recipe)));
+}
+
+void check_cpu(const Options& options, std::string_view call) {
+  if (options.device == nullptr) return;
+  dispatch::unsupported("device", fmt::format("none for {}", call), options.device->arch());
 }
 
 /// Tensors that are not payload have one dtype; some must not be payload.
@@ -200,6 +208,7 @@ BlockShape dout_shape(const Options& options) {
 }
 
 std::int64_t forward_workspace_bytes(const ForwardArgs& args, const Options& options) {
+  if (options.device != nullptr) return dispatch::device_forward_workspace_bytes(args, options);
   check_options(options);
   const AttentionShape shape(args, options);
   check_forward(args, shape, options);
@@ -209,6 +218,7 @@ std::int64_t forward_workspace_bytes(const ForwardArgs& args, const Options& opt
 }
 
 std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& options) {
+  check_cpu(options, "attention::backward");
   check_options(options);
   const AttentionShape shape(shape_args(args), options);
   check_backward(args, shape, options);
@@ -218,6 +228,7 @@ std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& o
 }
 
 void forward(const ForwardArgs& args, const Options& options, std::span<std::byte> workspace) {
+  if (options.device != nullptr) return dispatch::device_forward(args, options, workspace, {});
   check_options(options);
   const AttentionShape shape(args, options);
   check_forward(args, shape, options);
@@ -230,7 +241,20 @@ void forward(const ForwardArgs& args, const Options& options, std::span<std::byt
   fill_behind(args.row_max, shape.cu_seqlens_o.back(), kNoKey);
 }
 
+void prepare_forward(const ForwardArgs& args, const Options& options,
+                     std::span<std::byte> workspace) {
+  if (options.device == nullptr) dispatch::refuse("device", "one", "none (the CPU keeps nothing)");
+  dispatch::device_forward(args, options, workspace, {.attend = false});
+}
+
+void forward_prepared(const ForwardArgs& args, const Options& options,
+                      std::span<std::byte> workspace) {
+  if (options.device == nullptr) dispatch::refuse("device", "one", "none (the CPU keeps nothing)");
+  dispatch::device_forward(args, options, workspace, {.prepare = false});
+}
+
 void backward(const BackwardArgs& args, const Options& options, std::span<std::byte> workspace) {
+  check_cpu(options, "attention::backward");
   check_options(options);
   const AttentionShape shape(shape_args(args), options);
   check_backward(args, shape, options);

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/seqlens.h"
+#include "dispatch/refuse.h"
 
 namespace mxfa::dispatch {
 namespace {
@@ -18,18 +19,18 @@ bool is_empty(const TensorView& tensor) { return std::ranges::count(tensor.dims(
 }  // namespace
 
 void check_tensor(const TensorView& tensor, std::string_view name) {
-  core::expect(tensor.rank >= 0 && tensor.rank <= kMaxRank, name,
-               fmt::format("0 to {} dimensions", kMaxRank), core::text(tensor.rank));
+  if (!(tensor.rank >= 0 && tensor.rank <= kMaxRank))
+    refuse(name, fmt::format("0 to {} dimensions", kMaxRank), core::text(tensor.rank));
   const auto dims = tensor.dims();
   const bool negative =
       std::any_of(dims.begin(), dims.end(), [](auto extent) { return extent < 0; });
-  core::expect(!negative, name, "extents of at least 0", core::text(tensor));
-  core::expect(is_empty(tensor) || tensor.data != nullptr, name, "data",
-               "a null pointer for " + core::text(tensor));
+  if (!(!negative)) refuse(name, "extents of at least 0", core::text(tensor));
+  if (!(is_empty(tensor) || tensor.data != nullptr))
+    refuse(name, "data", "a null pointer for " + core::text(tensor));
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
-  core::expect(address % dtype_size(tensor.dtype) == 0, name,
-               fmt::format("data aligned to {} bytes", dtype_size(tensor.dtype)),
-               fmt::format("an address {} bytes past that", address % dtype_size(tensor.dtype)));
+  if (!(address % dtype_size(tensor.dtype) == 0))
+    refuse(name, fmt::format("data aligned to {} bytes", dtype_size(tensor.dtype)),
+           fmt::format("an address {} bytes past that", address % dtype_size(tensor.dtype)));
 }
 
 void check_output(const TensorView& tensor, std::string_view name) {
@@ -37,8 +38,8 @@ void check_output(const TensorView& tensor, std::string_view name) {
   if (is_empty(tensor)) return;
   for (int i = 0; i < tensor.rank; ++i) {
     if (tensor.shape[i] == 1 || tensor.strides[i] != 0) continue;
-    core::expect(false, name, "an output whose elements do not share memory",
-                 fmt::format("stride 0 in dimension {} of {}", i, core::text(tensor)));
+    refuse(name, "an output whose elements do not share memory",
+           fmt::format("stride 0 in dimension {} of {}", i, core::text(tensor)));
   }
 }
 
@@ -50,13 +51,13 @@ void check_dtype(const TensorView& tensor, std::string_view name,
     if (!names.empty()) names += dtype == *(allowed.end() - 1) ? " or " : ", ";
     names += dtype_name(dtype);
   }
-  core::expect(false, name, names, core::text(tensor));
+  refuse(name, names, core::text(tensor));
 }
 
 void check_shape(const TensorView& tensor, std::string_view name,
                  std::span<const std::int64_t> shape) {
   const bool same = std::ranges::equal(tensor.dims(), shape);
-  core::expect(same, name, "shape " + shape_text(shape), core::text(tensor));
+  if (!(same)) refuse(name, "shape " + shape_text(shape), core::text(tensor));
 }
 
 void check_shape_at_least(const TensorView& tensor, std::string_view name,
@@ -65,8 +66,9 @@ void check_shape_at_least(const TensorView& tensor, std::string_view name,
   for (int i = 0; fits && i < tensor.rank; ++i) {
     fits = i == slack ? tensor.shape[i] >= shape[i] : tensor.shape[i] == shape[i];
   }
-  core::expect(fits, name, fmt::format("shape {} (dimension {} or more)", shape_text(shape), slack),
-               core::text(tensor));
+  if (!(fits))
+    refuse(name, fmt::format("shape {} (dimension {} or more)", shape_text(shape), slack),
+           core::text(tensor));
 }
 
 void check_backend(Backend backend) {
@@ -80,11 +82,11 @@ std::vector<std::int32_t> read_cu_seqlens(const TensorView& cu_seqlens, std::str
                                           const SeqlenLimits& limits) {
   check_tensor(cu_seqlens, name);
   check_dtype(cu_seqlens, name, {DType::kI32, DType::kI64});
-  core::expect(cu_seqlens.rank == 1 && cu_seqlens.shape[0] >= 1, name, "shape [batch + 1]",
-               core::text(cu_seqlens));
+  if (!(cu_seqlens.rank == 1 && cu_seqlens.shape[0] >= 1))
+    refuse(name, "shape [batch + 1]", core::text(cu_seqlens));
   if (limits.batch >= 0) {
-    core::expect(cu_seqlens.shape[0] == limits.batch + 1, name,
-                 fmt::format("shape [{}] (batch + 1)", limits.batch + 1), core::text(cu_seqlens));
+    if (!(cu_seqlens.shape[0] == limits.batch + 1))
+      refuse(name, fmt::format("shape [{}] (batch + 1)", limits.batch + 1), core::text(cu_seqlens));
   }
   std::vector<std::int32_t> offsets(static_cast<std::size_t>(cu_seqlens.shape[0]));
   for (std::int64_t s = 0; s < cu_seqlens.shape[0]; ++s) {
@@ -93,7 +95,7 @@ std::vector<std::int32_t> read_cu_seqlens(const TensorView& cu_seqlens, std::str
                                    ? static_cast<const std::int32_t*>(cu_seqlens.data)[index]
                                    : static_cast<const std::int64_t*>(cu_seqlens.data)[index];
     if (value != static_cast<std::int32_t>(value)) {
-      core::expect(false, fmt::format("{}[{}]", name, s), "a value of 32 bits", core::text(value));
+      refuse(fmt::format("{}[{}]", name, s), "a value of 32 bits", core::text(value));
     }
     offsets[s] = static_cast<std::int32_t>(value);
   }

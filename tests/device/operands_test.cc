@@ -302,7 +302,7 @@ TEST(OperandChecks, NameTheField) {
   };
   EXPECT_EQ(message([](OperandsSpec&) {}), "accepted");
   EXPECT_EQ(message([](OperandsSpec& s) { s.head_dim = 65; }).rfind("head_dim", 0), 0u);
-  EXPECT_EQ(message([](OperandsSpec& s) { s.v.dtype = DType::kE4M3; }).rfind("v:", 0), 0u);
+  EXPECT_EQ(message([](OperandsSpec& s) { s.v.dtype = DType::kF16; }).rfind("v:", 0), 0u);
   EXPECT_EQ(message([](OperandsSpec& s) { s.k_sequences.total = 3; }).rfind("k_sequences", 0), 0u);
   EXPECT_EQ(message([](OperandsSpec& s) {
               s.broadcast_q = true;

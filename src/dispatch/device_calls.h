@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "mxfa/attention.h"
+
+/// Public calls whose options name a device. gpu/ has them; builds without device code have
+/// cpu_only/, where no Device exists.
+namespace mxfa::dispatch {
+
+/// Which half of a forward is launched.
+struct ForwardPhases {
+  bool prepare = true;
+  bool attend = true;
+};
+
+std::int64_t device_forward_workspace_bytes(const attention::ForwardArgs& args,
+                                            const attention::Options& options);
+void device_forward(const attention::ForwardArgs& args, const attention::Options& options,
+                    std::span<std::byte> workspace, const ForwardPhases& phases);
+
+}  // namespace mxfa::dispatch

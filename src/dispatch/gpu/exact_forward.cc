@@ -1,0 +1,53 @@
+#include "device/exact_attention.h"
+#include "dispatch/gpu/architectures.h"
+#include "dispatch/refuse.h"
+
+namespace mxfa::dispatch {
+namespace {
+
+void check(const ForwardProblem& problem) {
+  if (problem.options.recipe != attention::Recipe::kHopper) {
+    unsupported("recipe", "hopper where attention is exact", "another");
+  }
+  if (problem.options.qk_bf16) unsupported("qk_bf16", "false where attention is exact", "true");
+  const DType dtype = problem.args.o.values.dtype;
+  if (dtype != DType::kBF16 && dtype != DType::kF32) {
+    unsupported("o", "bf16 or f32 where attention is exact", dtype_name(dtype));
+  }
+}
+
+std::int64_t workspace_bytes(const ForwardProblem& problem) {
+  return device::operands_bytes(problem.operands);
+}
+
+void prepare(const ForwardProblem& problem, void* workspace) {
+  device::prepare_operands(problem.queue, problem.operands, workspace);
+}
+
+void attend(const ForwardProblem& problem, void* workspace) {
+  const device::AttentionOperands operands = device::operands_in(problem.operands, workspace);
+  const attention::ForwardArgs& args = problem.args;
+  device::exact_attention(
+      problem.queue, {.q = operands.q,
+                      .k = operands.k,
+                      .v = operands.v,
+                      .broadcast_q = problem.operands.broadcast_q,
+                      .mask = problem.mask,
+                      .scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634),
+                      .rows = problem.rows_o,
+                      .o = args.o.values.data,
+                      .o_f32 = args.o.values.dtype == DType::kF32,
+                      .o_token_stride = problem.o_token_stride,
+                      .o_head_stride = problem.o_head_stride,
+                      .columns = problem.operands.head_dim,
+                      .lse = static_cast<float*>(args.lse.data),
+                      .lse_head_stride = args.lse.strides[0],
+                      .row_max = static_cast<float*>(args.row_max.data),
+                      .row_max_head_stride = args.row_max.strides[0]});
+}
+
+}  // namespace
+
+const ForwardKernels kExactForward{check, workspace_bytes, prepare, attend};
+
+}  // namespace mxfa::dispatch

@@ -1,0 +1,312 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "dispatch/gpu/device_call.h"
+#include "dispatch/gpu/device_state.h"
+#include "reference/attention.h"
+#include "support/compare.h"
+
+namespace mxfa::testing {
+namespace {
+
+std::vector<double> decoded(const std::vector<std::uint16_t>& values) {
+  std::vector<double> result;
+  for (const std::uint16_t value : values) result.push_back(mx::decode_bf16(value));
+  return result;
+}
+
+// The CPU sums exactly, Hopper's accumulator keeps 13 bits: S differs by up to 1e-3 of its size
+// (half of what is allowed), and now and then a code of P with it.
+constexpr double kSameRecipeDb = 40;
+constexpr double kSameScore = 2e-3;
+
+void expect_same_recipe(const CallResults& got, const CallResults& want, const CallCase& c) {
+  EXPECT_TRUE(expect_close(decoded(got.o), decoded(want.o),
+                           {.metric = Metric::kSqnrDb, .limit = kSameRecipeDb},
+                           {.label = "o", .cols = c.head_dim}));
+  for (std::size_t i = 0; i < want.lse.size(); ++i) {
+    if (std::isinf(want.lse[i])) {
+      EXPECT_EQ(got.lse[i], want.lse[i]) << i;
+      EXPECT_EQ(got.row_max[i], want.row_max[i]) << i;
+      continue;
+    }
+    EXPECT_NEAR(got.lse[i], want.lse[i], kSameScore * std::max(1.0, std::abs(double{want.lse[i]})))
+        << i;
+    EXPECT_NEAR(got.row_max[i], want.row_max[i],
+                kSameScore * std::max(1.0, std::abs(double{want.row_max[i]})))
+        << i;
+  }
+}
+
+void expect_equal(const CallResults& got, const CallResults& want, const std::string& label) {
+  EXPECT_TRUE(bitwise_equal(got.o, want.o, {.label = label + ": o"}));
+  EXPECT_TRUE(bitwise_equal(got.lse, want.lse, {.label = label + ": lse"}));
+  EXPECT_TRUE(bitwise_equal(got.row_max, want.row_max, {.label = label + ": row_max"}));
+}
+
+CallCase jagged() {
+  CallCase c{
+      .cu_seqlens_q = {0, 5, 5, 70}, .cu_seqlens_k = {0, 40, 60, 200}, .batch = 3, .slack_rows = 3};
+  c.options.causal = true;
+  return c;
+}
+CallCase dense() { return {.batch = 2, .seqlen_q = 20, .seqlen_k = 70, .head_dim = 40}; }
+CallCase broadcast() {
+  CallCase c{.cu_seqlens_k = {0, 30, 30, 100}, .batch = 3, .seqlen_q = 17, .num_heads_kv = 2};
+  c.options.broadcast_q = true;
+  return c;
+}
+
+TEST(GpuForward, JaggedAsOnTheCpu) {
+  const CallCase c = jagged();
+  DeviceCall call(c);
+  expect_same_recipe(call.run(), call.run_on_cpu(), c);
+}
+
+TEST(GpuForward, DenseOfAnyWidthAsOnTheCpu) {
+  const CallCase c = dense();
+  DeviceCall call(c);
+  expect_same_recipe(call.run(), call.run_on_cpu(), c);
+}
+
+TEST(GpuForward, BroadcastAsOnTheCpu) {
+  const CallCase c = broadcast();
+  DeviceCall call(c);
+  expect_same_recipe(call.run(), call.run_on_cpu(), c);
+}
+
+TEST(GpuForward, HalfScoresStayNearTheCpu) {
+  CallCase c = dense();
+  c.options.half_scores = true;
+  DeviceCall call(c);
+  // Operands are others (lowered), so both differ from the truth by their own 28 dB.
+  EXPECT_TRUE(expect_close(decoded(call.run().o), decoded(call.run_on_cpu().o),
+                           {.metric = Metric::kSqnrDb, .limit = 25}, {.label = "o"}));
+}
+
+TEST(GpuForward, FloatsAreRoundedToBf16) {
+  DeviceCall call(dense());
+  const CallResults want = call.run();
+  std::vector<float> wide;
+  for (const std::uint16_t bits : call.values(0)) {
+    // Low bits below half an ulp of BF16: the rounding takes them away.
+    wide.push_back(mx::bits_float((std::uint32_t{bits} << 16) | 0x1234u));
+  }
+  const DeviceArray<float> q(wide);
+  std::vector<float> k, v;
+  for (const std::uint16_t bits : call.values(1)) k.push_back(mx::decode_bf16(bits));
+  for (const std::uint16_t bits : call.values(2)) v.push_back(mx::decode_bf16(bits));
+  const DeviceArray<float> k_array(k), v_array(v);
+  const auto as_f32 = [](Tensor& x, void* data) {
+    x.values.data = data;
+    x.values.dtype = DType::kF32;
+  };
+  as_f32(call.args().q, q.data());
+  as_f32(call.args().k, k_array.data());
+  as_f32(call.args().v, v_array.data());
+  call.poison_outputs();
+  expect_equal(call.run(), want, "f32");
+}
+
+/// Payload and scales of a packed BF16 tensor, made on the host and put on the device.
+struct Payload {
+  Payload(const std::vector<std::uint16_t>& bf16, std::vector<std::int64_t> shape,
+          std::vector<std::int32_t> cu)
+      : Payload(bf16, shape, cu, scale_shape_of(shape, cu)) {}
+  Tensor tensor(std::span<const std::int64_t> dims) const {
+    return {make_tensor(codes_.data(), DType::kE4M3, dims),
+            make_tensor(scales_.data(), DType::kE8M0, scale_dims_)};
+  }
+
+ private:
+  static std::vector<std::int64_t> scale_shape_of(const std::vector<std::int64_t>& shape,
+                                                  std::vector<std::int32_t>& cu) {
+    return max_scale_shape(shape, std::ssize(cu) - 1, {.block_shape = BlockShape::k32xD});
+  }
+  static std::vector<std::uint8_t> quantized(const std::vector<std::uint16_t>& bf16,
+                                             const std::vector<std::int64_t>& shape,
+                                             std::vector<std::int32_t>& cu,
+                                             std::vector<std::int64_t> scale_dims, bool codes) {
+    std::vector<std::uint8_t> payload(bf16.size());
+    std::vector<std::uint8_t> scales(static_cast<std::size_t>(scale_dims[0] * scale_dims[1]));
+    std::vector<std::uint16_t> input = bf16;
+    quantize(make_tensor(input.data(), DType::kBF16, shape),
+             make_tensor(payload.data(), DType::kE4M3, shape),
+             make_tensor(scales.data(), DType::kE8M0, scale_dims),
+             {.block_shape = BlockShape::k32xD,
+              .cu_seqlens = make_tensor(cu.data(), DType::kI32, {std::ssize(cu)})});
+    return codes ? payload : scales;
+  }
+  Payload(const std::vector<std::uint16_t>& bf16, const std::vector<std::int64_t>& shape,
+          std::vector<std::int32_t> cu, std::vector<std::int64_t> scale_dims)
+      : scale_dims_(scale_dims),
+        codes_(quantized(bf16, shape, cu, scale_dims, true)),
+        scales_(quantized(bf16, shape, cu, scale_dims, false)) {}
+
+  std::vector<std::int64_t> scale_dims_;
+  DeviceArray<std::uint8_t> codes_, scales_;
+};
+
+TEST(GpuForward, PayloadGivesTheSameBits) {
+  const CallCase c = jagged();
+  DeviceCall call(c);
+  const CallResults want = call.run();
+  const Payload q(call.values(0), {c.total_q(), c.num_heads, c.head_dim}, c.cu_seqlens_q);
+  const Payload k(call.values(1), {c.total_k(), c.num_heads_kv, c.head_dim}, c.cu_seqlens_k);
+  const Payload v(call.values(2), {c.total_k(), c.num_heads_kv, c.head_dim}, c.cu_seqlens_k);
+  const auto use = [](Tensor& x, const Payload& payload) { x = payload.tensor(x.values.dims()); };
+  use(call.args().q, q);
+  use(call.args().k, k);
+  use(call.args().v, v);
+  call.poison_outputs();
+  expect_equal(call.run(), want, "payload");
+}
+
+TEST(GpuForward, PreparedOperandsServeManyCalls) {
+  DeviceCall call(jagged());
+  const CallResults want = call.run();
+  call.workspace().poison_again();
+  attention::prepare_forward(call.args(), call.options(), call.workspace().bytes());
+  for (int i = 0; i < 2; ++i) {
+    call.poison_outputs();
+    attention::forward_prepared(call.args(), call.options(), call.workspace().bytes());
+    expect_equal(call.results(), want, "prepared");
+  }
+}
+
+TEST(GpuForward, GraphsReplayIt) {
+  DeviceCall call(jagged());
+  const driver::Device& own = device().state().device;
+  const driver::Stream stream(own);
+  call.options().stream = stream.handle();
+  const CallResults want = call.run();  // loads the kernels
+  const auto& calls = own.calls();
+  const auto check = [&](CUresult result) { own.driver().check(result, "graph"); };
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  {
+    const driver::CurrentDevice current(own);
+    check(calls.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_GLOBAL));
+    attention::forward(call.args(), call.options(), call.workspace().bytes());
+    check(calls.cuStreamEndCapture(stream.handle(), &graph));
+    check(calls.cuGraphInstantiate(&exec, graph, 0));
+  }
+  for (int i = 0; i < 2; ++i) {
+    call.poison_outputs();
+    call.workspace().poison_again();
+    {
+      const driver::CurrentDevice current(own);
+      check(calls.cuGraphLaunch(exec, stream.handle()));
+    }
+    expect_equal(call.results(), want, "replayed");
+  }
+  const driver::CurrentDevice current(own);
+  check(calls.cuGraphExecDestroy(exec));
+  check(calls.cuGraphDestroy(graph));
+}
+
+TEST(GpuForward, RowsOfNoSequenceAreCleared) {
+  const CallCase c = jagged();
+  DeviceCall call(c);
+  const CallResults got = call.run();
+  const std::int64_t width = c.num_heads * c.head_dim;
+  for (std::int64_t row = c.cu_seqlens_q.back(); row < c.rows_o(); ++row) {
+    for (std::int64_t i = 0; i < width; ++i) EXPECT_EQ(got.o[row * width + i], 0) << row;
+    for (std::int64_t head = 0; head < c.num_heads; ++head) {
+      EXPECT_EQ(got.lse[head * c.rows_o() + row], -INFINITY) << row;
+      EXPECT_EQ(got.row_max[head * c.rows_o() + row], -INFINITY) << row;
+    }
+  }
+}
+
+TEST(GpuForward, EmptyBatches) {
+  CallCase c{.cu_seqlens_q = {0}, .cu_seqlens_k = {0}, .batch = 0, .slack_rows = 2};
+  DeviceCall call(c);
+  const CallResults got = call.run();
+  for (const std::uint16_t value : got.o) EXPECT_EQ(value, 0);
+  for (const float value : got.lse) EXPECT_EQ(value, -INFINITY);
+}
+
+/// The oracle on dequantized operands, packed as o is.
+std::vector<double> oracle_o(const DeviceCall& call, const CallCase& c) {
+  const auto dequantized = [&](int which, std::int64_t total, std::int64_t heads,
+                               std::vector<std::int32_t> cu) {
+    std::vector<std::uint16_t> bf16 = call.values(which);
+    const std::vector<std::int64_t> shape{total, heads, c.head_dim};
+    const TensorView offsets = make_tensor(cu.data(), DType::kI32, {std::ssize(cu)});
+    const QuantizeOptions options{.block_shape = BlockShape::k32xD, .cu_seqlens = offsets};
+    const auto scale_dims = max_scale_shape(shape, std::ssize(cu) - 1, options);
+    std::vector<std::uint8_t> codes(bf16.size());
+    std::vector<std::uint8_t> scales(static_cast<std::size_t>(scale_dims[0] * scale_dims[1]));
+    std::vector<float> result(bf16.size());
+    const TensorView payload = make_tensor(codes.data(), DType::kE4M3, shape);
+    const TensorView scale_view = make_tensor(scales.data(), DType::kE8M0, scale_dims);
+    quantize(make_tensor(bf16.data(), DType::kBF16, shape), payload, scale_view, options);
+    dequantize(payload, scale_view, make_tensor(result.data(), DType::kF32, shape), options);
+    return result;
+  };
+  const auto q = dequantized(0, c.total_q(), c.num_heads, c.cu_seqlens_q);
+  const auto k = dequantized(1, c.total_k(), c.num_heads_kv, c.cu_seqlens_k);
+  const auto v = dequantized(2, c.total_k(), c.num_heads_kv, c.cu_seqlens_k);
+  const auto matrix = [&](const std::vector<float>& x, std::int64_t heads, std::int64_t head,
+                          std::int64_t first, std::int64_t end) {
+    reference::Matrix<float> result(end - first, c.head_dim);
+    for (std::int64_t row = first; row < end; ++row) {
+      for (std::int64_t d = 0; d < c.head_dim; ++d) {
+        result(row - first, d) = x[(row * heads + head) * c.head_dim + d];
+      }
+    }
+    return result;
+  };
+  std::vector<double> o(static_cast<std::size_t>(c.rows_o() * c.num_heads * c.head_dim));
+  for (std::int64_t s = 0; s < c.batches(); ++s) {
+    const std::int64_t q0 = c.cu_seqlens_q[s], q1 = c.cu_seqlens_q[s + 1];
+    const std::int64_t k0 = c.cu_seqlens_k[s], k1 = c.cu_seqlens_k[s + 1];
+    for (std::int64_t head = 0; head < c.num_heads; ++head) {
+      const std::int64_t kv = head / (c.num_heads / c.num_heads_kv);
+      const auto result = reference::attention_forward(
+          {.q = matrix(q, c.num_heads, head, q0, q1),
+           .k = matrix(k, c.num_heads_kv, kv, k0, k1),
+           .v = matrix(v, c.num_heads_kv, kv, k0, k1),
+           .dout = {},
+           .mask = {.causal = c.options.causal},
+           .softmax_scale = 1 / std::sqrt(static_cast<double>(c.head_dim))});
+      for (std::int64_t row = q0; row < q1; ++row) {
+        for (std::int64_t d = 0; d < c.head_dim; ++d) {
+          o[(row * c.num_heads + head) * c.head_dim + d] = result.o(row - q0, d);
+        }
+      }
+    }
+  }
+  return o;
+}
+
+TEST(GpuForward, ExactIsTheOracleButForRounding) {
+  CallCase c = jagged();
+  c.options.exact = true;
+  DeviceCall call(c);
+  const std::int64_t count = c.rows_o() * c.num_heads * c.head_dim;
+  const DeviceArray<float> o(count);
+  call.args().o.values = make_tensor(o.data(), DType::kF32, {c.rows_o(), c.num_heads, c.head_dim});
+  call.run();
+  const std::vector<float> got = o.download();
+  // FP32 sums of 140 terms: 24 bits, less what exp2f and a chain lose.
+  EXPECT_TRUE(expect_close(std::vector<double>(got.begin(), got.end()), oracle_o(call, c),
+                           {.metric = Metric::kSqnrDb, .limit = 115}, {.label = "o"}));
+}
+
+TEST(GpuForward, FastIsNearExact) {
+  CallCase c = jagged();
+  DeviceCall call(c);
+  const CallResults fast = call.run();
+  call.poison_outputs();
+  call.options().exact = true;
+  const CallResults exact = call.run();
+  // P in E4M3 and 13 bits of accumulation: 32 dB on such data (docs/numerics.md).
+  EXPECT_TRUE(expect_close(decoded(fast.o), decoded(exact.o),
+                           {.metric = Metric::kSqnrDb, .limit = 31}, {.label = "o"}));
+}
+
+}  // namespace
+}  // namespace mxfa::testing

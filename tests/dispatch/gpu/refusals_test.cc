@@ -1,0 +1,167 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "dispatch/gpu/device_call.h"
+
+namespace mxfa::testing {
+namespace {
+
+using attention::ForwardArgs;
+using attention::Options;
+
+CallCase small_case() {
+  return {.cu_seqlens_q = {0, 5}, .cu_seqlens_k = {0, 40}, .batch = 1, .num_heads_kv = 1};
+}
+
+struct Refusal {
+  std::string name;
+  std::string message;
+  std::function<void(ForwardArgs&, Options&)> change;
+  ErrorKind kind = ErrorKind::kInvalidArgument;
+};
+
+class GpuRefusals : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(GpuRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
+  const Refusal& refusal = GetParam();
+  DeviceCall call(small_case());
+  const DeviceArray<std::byte>& workspace = call.workspace();
+  refusal.change(call.args(), call.options());
+  try {
+    attention::forward(call.args(), call.options(), workspace.bytes());
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), refusal.message);
+    EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(refusal.kind));
+  }
+  for (const std::uint16_t value : call.results().o) EXPECT_EQ(value, 0xFFFF);
+}
+
+std::uint16_t on_host[64 * 64];
+
+const Refusal kRefusals[] = {
+    {"HostMemory", "q: expected memory of device 0, got an address that is no device's",
+     [](ForwardArgs& a, Options&) { a.q.values.data = on_host; }},
+    {"HostOffsets", "cu_seqlens_k: expected memory of device 0, got an address that is no device's",
+     [](ForwardArgs& a, Options&) { a.cu_seqlens_k.data = on_host; }},
+    {"HostOutput", "lse: expected memory of device 0, got an address that is no device's",
+     [](ForwardArgs& a, Options&) { a.lse.data = on_host; }},
+    {"DType", "q: expected bf16, f32 or e4m3, got f16 [5, 2, 64]",
+     [](ForwardArgs& a, Options&) {
+       for (Tensor* x : {&a.q, &a.k, &a.v}) x->values.dtype = DType::kF16;
+     }},
+    {"MixedDTypes", "k: expected bf16 as q, got f32",
+     [](ForwardArgs& a, Options&) { a.k.values.dtype = DType::kF32; }},
+    {"ColumnStride", "v: expected contiguous rows of head_dim, got stride 2",
+     [](ForwardArgs& a, Options&) { a.v.values.strides[2] = 2; }},
+    {"NegativeStride", "k: expected no negative stride on a device, got stride -64 in dimension 0",
+     [](ForwardArgs& a, Options&) { a.k.values.strides[0] = -64; }},
+    {"Shape", "v: expected shape [40, 1, 64], got bf16 [39, 1, 64]",
+     [](ForwardArgs& a, Options&) { a.v.values.shape[0] = 39; }},
+    {"HeadDim", "k: expected head_dim 64 as q, got bf16 [40, 1, 32]",
+     [](ForwardArgs& a, Options&) { a.k.values.shape[2] = 32; }},
+    {"WideHeadDim", "head_dim: expected 64 or 128, or a multiple of 8 up to 128, got 256",
+     [](ForwardArgs& a, Options&) {
+       for (Tensor* x : {&a.q, &a.k, &a.v, &a.o}) x->values.shape[2] = 256;
+     },
+     ErrorKind::kUnsupported},
+    {"Rank",
+     "k: expected [batch, seqlen, heads, head_dim], as there is no cu_seqlens_k, got bf16 "
+     "[40, 1, 64]",
+     [](ForwardArgs& a, Options&) { a.cu_seqlens_k = {}; }},
+    {"WideOffsets", "cu_seqlens_q: expected i32 on a device, got i64 [2]",
+     [](ForwardArgs& a, Options&) { a.cu_seqlens_q.dtype = DType::kI64; }},
+    {"Batches", "cu_seqlens_q: expected 1 sequences as k, got 0",
+     [](ForwardArgs& a, Options&) { a.cu_seqlens_q.shape[0] = 1; }},
+    {"NoScales", "q.scales: expected the scales of 32xD blocks, got none",
+     [](ForwardArgs& a, Options&) {
+       for (Tensor* x : {&a.q, &a.k, &a.v}) x->values.dtype = DType::kE4M3;
+     }},
+    {"OutputDType", "o: expected bf16 on sm_90a, got f32",
+     [](ForwardArgs& a, Options&) { a.o.values.dtype = DType::kF32; }, ErrorKind::kUnsupported},
+    {"OutputShape", "o: expected shape [5, 2, 64], got bf16 [4, 2, 64]",
+     [](ForwardArgs& a, Options&) { a.o.values.shape[0] = 4; }},
+    {"Lse", "lse: expected shape [2, 5], got f32 [2, 4]",
+     [](ForwardArgs& a, Options&) { a.lse.shape[1] = 4; }},
+    {"MaxSeqlen",
+     "max_seqlen_k: expected none on a device, where lengths are not read by the host, got 64",
+     [](ForwardArgs&, Options& o) { o.max_seqlen_k = 64; }, ErrorKind::kUnsupported},
+    {"Precision", "precision: expected mxfp8 on a device, got bf16",
+     [](ForwardArgs&, Options& o) { o.precision = attention::Precision::kBf16; },
+     ErrorKind::kUnsupported},
+    {"Recipe", "recipe: expected that of sm_90a, native_recipe(), got another",
+     [](ForwardArgs&, Options& o) { o.recipe = attention::Recipe::kBlackwell; },
+     ErrorKind::kUnsupported},
+    {"Scale", "softmax_scale: expected a finite number above 0, got 0",
+     [](ForwardArgs&, Options& o) { o.softmax_scale = 0.0; }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Arguments, GpuRefusals, ::testing::ValuesIn(kRefusals),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(GpuWorkspace, IsChecked) {
+  DeviceCall call(small_case());
+  const std::span<std::byte> memory = call.workspace().bytes();
+  const auto refusal = [&](std::span<std::byte> workspace) -> std::string {
+    try {
+      attention::forward(call.args(), call.options(), workspace);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::size_t bytes = memory.size();
+  EXPECT_EQ(refusal(memory.first(bytes - 1)),
+            fmt::format("workspace: expected at least {} bytes, got {}", bytes, bytes - 1));
+  EXPECT_EQ(refusal({}), fmt::format("workspace: expected at least {} bytes, got 0", bytes));
+  EXPECT_EQ(refusal({memory.data() + 64, bytes}),
+            "workspace: expected an address on 256 bytes, got one 64 bytes past that");
+  alignas(256) static std::byte host[256];
+  EXPECT_EQ(refusal({host, bytes}),
+            "workspace: expected memory of device 0, got an address that is no device's");
+}
+
+TEST(GpuBackward, IsRefused) {
+  DeviceCall call(small_case());
+  try {
+    attention::backward({}, call.options());
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "device: expected none for attention::backward, got sm_90a");
+  }
+}
+
+TEST(OtherGpu, IsNamed) {
+  const std::string message =
+      "device: expected an architecture that has attention (sm_90a), got " + device().arch();
+  DeviceCall call(small_case());
+  for (const auto& body : std::vector<std::function<void()>>{
+           [&] { attention::forward_workspace_bytes(call.args(), call.options()); },
+           [&] { attention::forward(call.args(), call.options(), {}); },
+           [] { attention::native_recipe(device()); }}) {
+    try {
+      body();
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), message);
+      EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(ErrorKind::kUnsupported));
+    }
+  }
+}
+
+TEST(GpuDevice, IsOpenedOrNamed) {
+  try {
+    const Device absent({.ordinal = 0, .emulated_arch = {}, .library = "libno_such_driver.so"});
+    FAIL() << "opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(ErrorKind::kDevice));
+    EXPECT_NE(std::string(error.what()).find("libno_such_driver.so"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace mxfa::testing
