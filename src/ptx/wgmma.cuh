@@ -19,7 +19,8 @@ __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// d = A B^T (+ d where `accumulate`), A and B in shared memory (descriptors).
+/// d = A B^T (+ d where `accumulate`), A and B in shared memory (descriptors). start(): d = A B^T,
+/// for which d need not live before.
 template <int kN>
 struct WgmmaSs;
 /// The same with A in registers.
@@ -40,6 +41,9 @@ struct WgmmaRs;
 #define MXFA_64(c) MXFA_32(c), MXFA_16(c, 32), MXFA_16(c, 48)
 #define MXFA_F(x) "+f"(x)
 #define MXFA_R(x) "+r"(x)
+#define MXFA_NEW_F(x) "=f"(x)
+#define MXFA_NEW_R(x) "=r"(x)
+#define MXFA_START "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned."
 #define MXFA_BEGIN(flag) \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " flag ", 0;\nwgmma.mma_async.sync.aligned."
 // clang-format on
@@ -51,11 +55,21 @@ struct WgmmaSs<128> {
                  : MXFA_64(MXFA_F)
                  : "l"(a), "l"(b), "r"(int{accumulate}));
   }
+  __device__ static void start(float (&d)[64], std::uint64_t a, std::uint64_t b) {
+    asm volatile(MXFA_START "m64n128k32.f32.e4m3.e4m3 {" MXFA_D64 "}, %64, %65, p, 1, 1;\n}"
+                 : MXFA_64(MXFA_NEW_F)
+                 : "l"(a), "l"(b));
+  }
   __device__ static void run(std::uint32_t (&d)[32], std::uint64_t a, std::uint64_t b,
                              bool accumulate) {
     asm volatile(MXFA_BEGIN("%34") "m64n128k32.f16.e4m3.e4m3 {" MXFA_D32 "}, %32, %33, p, 1, 1;\n}"
                  : MXFA_32(MXFA_R)
                  : "l"(a), "l"(b), "r"(int{accumulate}));
+  }
+  __device__ static void start(std::uint32_t (&d)[32], std::uint64_t a, std::uint64_t b) {
+    asm volatile(MXFA_START "m64n128k32.f16.e4m3.e4m3 {" MXFA_D32 "}, %32, %33, p, 1, 1;\n}"
+                 : MXFA_32(MXFA_NEW_R)
+                 : "l"(a), "l"(b));
   }
 };
 
@@ -86,12 +100,24 @@ struct WgmmaRs<128> {
                  : MXFA_64(MXFA_F)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{accumulate}));
   }
+  __device__ static void start(float (&d)[64], const std::uint32_t* a, std::uint64_t b) {
+    asm volatile(MXFA_START "m64n128k32.f32.e4m3.e4m3 {" MXFA_D64
+                            "}, {%64, %65, %66, %67}, %68, p, 1, 1;\n}"
+                 : MXFA_64(MXFA_NEW_F)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  }
   __device__ static void run(std::uint32_t (&d)[32], const std::uint32_t* a, std::uint64_t b,
                              bool accumulate) {
     asm volatile(MXFA_BEGIN("%37") "m64n128k32.f16.e4m3.e4m3 {" MXFA_D32
                                    "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
                  : MXFA_32(MXFA_R)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{accumulate}));
+  }
+  __device__ static void start(std::uint32_t (&d)[32], const std::uint32_t* a, std::uint64_t b) {
+    asm volatile(MXFA_START "m64n128k32.f16.e4m3.e4m3 {" MXFA_D32
+                            "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
+                 : MXFA_32(MXFA_NEW_R)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   }
 };
 
@@ -103,6 +129,12 @@ struct WgmmaRs<64> {
                                    "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
                  : MXFA_32(MXFA_F)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{accumulate}));
+  }
+  __device__ static void start(float (&d)[32], const std::uint32_t* a, std::uint64_t b) {
+    asm volatile(MXFA_START "m64n64k32.f32.e4m3.e4m3 {" MXFA_D32
+                            "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
+                 : MXFA_32(MXFA_NEW_F)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   }
 };
 
@@ -117,6 +149,9 @@ struct WgmmaRs<64> {
 #undef MXFA_16
 #undef MXFA_32
 #undef MXFA_64
+#undef MXFA_NEW_F
+#undef MXFA_NEW_R
+#undef MXFA_START
 #undef MXFA_F
 #undef MXFA_R
 #undef MXFA_BEGIN

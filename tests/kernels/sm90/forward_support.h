@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -47,6 +48,7 @@ struct ForwardCase {
   std::optional<double> fill_q = {}, fill_k = {};  ///< all entries
   std::int64_t slack_rows = 0;                     ///< of NaN, behind the last sequence
   double softmax_scale = 0;                        ///< 0: 1 / sqrt(head_dim)
+  std::int64_t nan_v = -1;  ///< this token of every sequence is NaN in V, if there is one
 
   double scale() const {
     return softmax_scale > 0 ? softmax_scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
@@ -117,7 +119,7 @@ class ForwardBatch {
       k_ = make_side(test.cu_seqlens_k, test.num_heads_kv, 2, lowered ? device::kLoweredK : 0, 1.0,
                      test.fill_k);
     }
-    v_ = make_side(k_.cu, test.num_heads_kv, 3, 0, 1.0, {});
+    v_ = make_side(k_.cu, test.num_heads_kv, 3, 0, 1.0, {}, test.nan_v);
   }
 
   std::int64_t batch() const { return k_.batch(); }
@@ -155,7 +157,7 @@ class ForwardBatch {
 
  private:
   Side make_side(std::vector<std::int32_t> cu, std::int64_t heads, std::uint64_t seed, int lowered,
-                 double sigma, std::optional<double> fill) const;
+                 double sigma, std::optional<double> fill, std::int64_t nan_row = -1) const;
 
   ForwardCase test_;
   Side q_, k_, v_;
@@ -163,7 +165,7 @@ class ForwardBatch {
 
 inline Side ForwardBatch::make_side(std::vector<std::int32_t> cu, std::int64_t heads,
                                     std::uint64_t seed, int lowered, double sigma,
-                                    std::optional<double> fill) const {
+                                    std::optional<double> fill, std::int64_t nan_row) const {
   Side side{
       .cu = std::move(cu), .heads = heads, .dim = test_.head_dim, .values = {}, .matrices = {}};
   Rng rng(seed);
@@ -178,6 +180,10 @@ inline Side ForwardBatch::make_side(std::vector<std::int32_t> cu, std::int64_t h
               mx::round_bf16(fill ? static_cast<float>(*fill) : value * static_cast<float>(factor));
         }
       }
+    }
+    if (nan_row >= 0 && nan_row < side.length(s)) {
+      std::fill_n(side.values.begin() + (side.cu[s] + nan_row) * heads * side.dim, heads * side.dim,
+                  std::numeric_limits<float>::quiet_NaN());
     }
     for (std::int64_t head = 0; head < heads; ++head) {
       side.matrices.push_back(quantize_rows(side.matrix(s, head), lowered));

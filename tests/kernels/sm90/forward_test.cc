@@ -90,6 +90,63 @@ TEST_P(Forward, AsTheRecipe) {
   }
 }
 
+// NaN in V makes O of the rows that see its group NaN and leaves the others, and every LSE, alone.
+void expect_nan_where_seen(const ForwardCase& test) {
+  ForwardCase clean_test = test;
+  clean_test.nan_v = -1;
+  const ForwardBatch batch(test), clean(clean_test);
+  const ForwardBatch::Results got = batch.run();
+  EXPECT_TRUE(got.guards_intact) << test.name;
+  for (std::int64_t s = 0; s < batch.batch(); ++s) {
+    const HeadTensors kernel = head_of(batch, got, test, s, 0);
+    const recipe::Operands operands = clean.operands(s, 0);
+    const auto want = recipe::recipe_forward(operands, clean.problem(), recipe_config());
+    const auto oracle = reference::attention_forward(
+        recipe::kern_inputs(operands, clean.problem(), recipe_config()));
+    const auto group = test.nan_v / 32 * 32;
+    const std::int64_t seqlen_k = test.cu_seqlens_k[s + 1] - test.cu_seqlens_k[s];
+    std::vector<double> o, recipe_o, oracle_o;
+    for (std::int64_t row = 0; row < batch.seqlen_q(s); ++row) {
+      const attention::KeyRange keys =
+          attention::visible_keys(test.mask, batch.seqlen_q(s), seqlen_k, row);
+      const bool sees = test.nan_v < seqlen_k && keys.begin < group + 32 && keys.end > group;
+      if (!keys.empty()) {
+        EXPECT_NEAR(kernel.lse[row], want.saved.lse[row],
+                    allowance(test).lse * std::max(1.0, std::abs(oracle.lse[row])))
+            << test.name << ", sequence " << s << ", row " << row;
+      }
+      for (std::int64_t i = row * test.head_dim; i < (row + 1) * test.head_dim; ++i) {
+        EXPECT_EQ(std::isnan(kernel.o[i]), sees) << test.name << ", row " << row;
+        if (sees) continue;
+        o.push_back(kernel.o[i]);
+        recipe_o.push_back(want.saved.o.data[i]);
+        oracle_o.push_back(oracle.o.data[i]);
+      }
+    }
+    const double limit = reference::sqnr_db(oracle_o, recipe_o) - allowance(test).o_db;
+    EXPECT_TRUE(expect_close(o, oracle_o, {.metric = Metric::kSqnrDb, .limit = limit},
+                             {.label = test.name, .cols = test.head_dim}));
+  }
+}
+
+TEST(ForwardNan, StaysWithTheRowsThatSeeIt) {
+  ForwardCase test{.name = "causal",
+                   .cu_seqlens_q = {0, 150, 180},
+                   .cu_seqlens_k = {0, 150, 180},
+                   .mask = {.causal = true},
+                   .nan_v = 70};
+  expect_nan_where_seen(test);
+  test.name = "causal, half scores";
+  test.scores = Scores::kF16;
+  expect_nan_where_seen(test);
+  expect_nan_where_seen({.name = "window",
+                         .cu_seqlens_q = {0, 200},
+                         .cu_seqlens_k = {0, 300},
+                         .head_dim = 64,
+                         .mask = {.window_left = 20, .window_right = 0},
+                         .nan_v = 250});
+}
+
 constexpr auto kTopLeft = CausalAlignment::kTopLeft;
 
 const ForwardCase kCases[] = {

@@ -32,6 +32,9 @@ struct Config {
   static constexpr int kProducerRegisters = 32;
   static constexpr int kConsumerRegisters = 160;
 
+  /// Whether S of the next block has registers of its own.
+  static constexpr bool kScoresAhead = kScores == Scores::kF16;
+
   static constexpr int kQBuffers = 2;
   static constexpr int kStages = kHeadDim == 128 ? 5 : 8;
   /// PV in halves of 64 columns: the fresh accumulator of a half is 32 registers.
@@ -50,8 +53,9 @@ struct alignas(16) StageScales {
   std::uint32_t factor[Config::kQGroups][Config::kKGroups];
   std::uint32_t fold[Config::kKGroups];    ///< exponent of V's group - anchor, at least kLeastFold
   std::uint32_t unfold[Config::kKGroups];  ///< 2^-fold
-  std::int32_t anchor;                     ///< largest exponent of V up to this block
-  std::int32_t packable;                   ///< kF16: factors and folds fit the packed path
+  /// Largest exponent of V up to this block, + kNanGroupUnit * (bits of groups of V that are NaN).
+  std::int32_t anchor;
+  std::int32_t packable;  ///< kF16: factors and folds fit the packed path
 };
 
 /// Below it a folded payload is 0 either way, and the row sum must not underflow with it.
@@ -60,6 +64,8 @@ inline constexpr int kLeastFold = -32;
 inline constexpr int kLeastPackedFold = -6;
 /// An anchor before the first block of V.
 inline constexpr int kNoAnchor = -1000;
+
+inline constexpr int kNanGroupUnit = 4096;
 
 /// One tile as the consumers see it.
 struct TileRecord {
@@ -93,9 +99,10 @@ struct SmemPlan {
   StageScales<Config> scales[Config::kStages];
   TileRecord tile[Config::kQBuffers];
   std::uint64_t q_full[Config::kQBuffers];   ///< producer + bytes: Q and the tile's record
-  std::uint64_t q_empty[Config::kQBuffers];  ///< every consumer warp
+  std::uint64_t q_empty[Config::kQBuffers];  ///< every consumer thread
   std::uint64_t full[Config::kStages];       ///< producer's lanes + bytes: K, V^T, their scales
-  std::uint64_t empty[Config::kStages];      ///< every consumer warp
+  std::uint64_t empty[Config::kStages];      ///< every consumer thread
+  std::uint64_t patched;                     ///< bytes of a stage that has NaN in V
   std::int32_t merges[Config::kConsumers];   ///< whether the warpgroup came last of a tile's parts
 };
 

@@ -43,10 +43,18 @@ class Consumer {
   }
 
  private:
+  static constexpr int kFresh = Config::kValueColumns / 2;
+  static constexpr int kLastHalf = Config::kHeadDim / Config::kValueColumns - 1;
+  /// Of a fresh accumulator so much is added to O before the next MMAs are issued, for want of
+  /// registers; the rest while they run.
+  static constexpr int kEarly0 = Config::kScoresAhead ? 16 : kFresh;
+  static constexpr int kEarly1 = Config::kScoresAhead ? 16 : kFresh;
+
   __device__ std::uint32_t at(std::size_t member, int index, std::size_t size) const {
     return base_ + static_cast<std::uint32_t>(member) + index * static_cast<std::uint32_t>(size);
   }
 
+  /// Of a tile's blocks, those that this warpgroup works on.
   __device__ BlockRange blocks_of(const TileRecord& tile) const {
     using namespace attention;
     const Mask& mask = params_.shape.mask;
@@ -54,33 +62,22 @@ class Consumer {
     int row1 = row0 + 64;
     if (row1 > tile.seqlen_q) row1 = tile.seqlen_q;
     const KeyRange any = visible_span(mask, tile.seqlen_q, tile.seqlen_k, row0, row1);
-    if (any.empty()) return {tile.n_end, tile.n_end, 0, 0};
+    if (any.empty()) return {tile.n_begin, tile.n_begin, 0, 0};
     const KeyRange first = visible_keys(mask, tile.seqlen_q, tile.seqlen_k, row0);
     const KeyRange last = visible_keys(mask, tile.seqlen_q, tile.seqlen_k, row1 - 1);
     constexpr int kN = Config::kTileN;
     BlockRange blocks;
-    blocks.begin = static_cast<int>(any.begin / kN);
-    blocks.end = static_cast<int>((any.end + kN - 1) / kN);
+    blocks.begin = max(static_cast<int>(any.begin / kN), tile.n_begin);
+    blocks.end = min(static_cast<int>((any.end + kN - 1) / kN), tile.n_end);
+    if (blocks.end <= blocks.begin) return {tile.n_begin, tile.n_begin, 0, 0};
     blocks.full_begin = static_cast<int>((last.begin + kN - 1) / kN);
     blocks.full_end = first.empty() || last.empty() ? 0 : static_cast<int>(first.end / kN);
     return blocks;
   }
 
-  __device__ void hide_keys(const TileRecord& tile, int n_block, typename Rows::Fragment& s) const {
-    const int row = tile.m_block * Config::kTileM + 64 * part_ + 16 * warp_ + lane_ / 4;
-    const int column0 = n_block * Config::kTileN + 2 * (lane_ % 4);
-    VisibleColumns visible[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const attention::KeyRange keys =
-          attention::visible_keys(params_.shape.mask, tile.seqlen_q, tile.seqlen_k, row + 8 * h);
-      visible[h] = {static_cast<int>(keys.begin) - column0, static_cast<int>(keys.end) - column0};
-    }
-    Rows::hide(s, visible);
-  }
-
   __device__ void run_tile(const TileRecord& tile) {
     const BlockRange blocks = blocks_of(tile);
+    const int behind = tile.n_end - blocks.end;
     RowState rows;
     float o[Config::kHeadDim / 2];
 #pragma unroll
@@ -88,27 +85,24 @@ class Consumer {
     const QOperand<Config> q(
         at(offsetof(Plan, q), buffer_, sizeof(smem_.q[0])) + part_ * 64 * Config::kHeadDim, warp_,
         lane_);
-    bool ready = false;
-    for (int n_block = tile.n_begin; n_block < tile.n_end; ++n_block) {
-      const std::uint32_t full = at(offsetof(Plan, full), stage_, 8);
-      if (!ready) ptx::mbarrier_wait(full, phase_);
-      ready = n_block >= blocks.begin && n_block < blocks.end
-                  ? run_block(tile, n_block, blocks, q, rows, o)
-                  : pass_block();
-    }
+    pass_blocks(blocks.begin - tile.n_begin);
+    if (blocks.begin < blocks.end) run_blocks(tile, blocks, q, rows, o);
+    pass_blocks(behind);
     if (tile.parts == 1 ||
         PartMerger<Config>(params_, tile, part_).run(rows, o, smem_.merges[part_])) {
       store_rows<Config>(params_, tile, rows, o,
                          tile.m_block * Config::kTileM + 64 * part_ + 16 * warp_, lane_);
     }
-    __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(at(offsetof(Plan, q_empty), buffer_, 8));
+    ptx::mbarrier_arrive(at(offsetof(Plan, q_empty), buffer_, 8));
     if (++buffer_ == Config::kQBuffers) {
       buffer_ = 0;
       buffer_phase_ ^= 1;
     }
   }
 
+  __device__ void wait_for_stage() {
+    ptx::mbarrier_wait(at(offsetof(Plan, full), stage_, 8), phase_);
+  }
   /// Whether the next stage is full already: asked for ahead, since even a yes takes long.
   __device__ bool next_is_ready() {
     int stage = stage_ + 1;
@@ -120,53 +114,138 @@ class Consumer {
     return ptx::mbarrier_try_wait(at(offsetof(Plan, full), stage, 8), phase);
   }
   __device__ void release_stage() {
-    __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(at(offsetof(Plan, empty), stage_, 8));
+    ptx::mbarrier_arrive(at(offsetof(Plan, empty), stage_, 8));
     if (++stage_ == Config::kStages) {
       stage_ = 0;
       phase_ ^= 1;
     }
   }
-  __device__ bool pass_block() {
-    release_stage();
-    return false;
+  __device__ void pass_blocks(int count) {
+    for (int i = 0; i < count; ++i) {
+      wait_for_stage();
+      release_stage();
+    }
   }
 
-  __device__ bool run_block(const TileRecord& tile, int n_block, const BlockRange& blocks,
-                            const QOperand<Config>& q, RowState& rows,
-                            float (&o)[Config::kHeadDim / 2]) {
-    std::uint32_t p[Config::kTileN / 8];
-    float rescale[2];
-    {
-      typename Rows::Fragment s;  // in here: an accumulator that outlives the block would be kept
-      ptx::wgmma_fence();
-      issue_scores<Config>(s, q, at(offsetof(Plan, k), stage_, sizeof(smem_.k[0])));
-      const typename Rows::Scales scales(smem_.scales[stage_], 2 * part_ + warp_ / 2);
-      ptx::wgmma_wait<0>();
-      fence_registers(s);
-      if (n_block < blocks.full_begin || n_block >= blocks.full_end) hide_keys(tile, n_block, s);
-      Rows::run(scales, rows, s, p, rescale);
-    }
-    const std::uint32_t v = at(offsetof(Plan, v), stage_, sizeof(smem_.v[0]));
-    bool ready = false;
-#pragma unroll
-    for (int half = 0; half < Config::kHeadDim / Config::kValueColumns; ++half) {
-      constexpr int kRegisters = Config::kValueColumns / 2;
-      float fresh[kRegisters];
-      ptx::wgmma_fence();
-      issue_values<Config>(fresh, p, v + half * Config::kValueColumns * Config::kTileN);
-      const bool last = (half + 1) * Config::kValueColumns == Config::kHeadDim;
-      if (last) ready = next_is_ready();
+  __device__ void run_blocks(const TileRecord& tile, const BlockRange& blocks,
+                             const QOperand<Config>& q, RowState& rows,
+                             float (&o)[Config::kHeadDim / 2]) {
+    typename Rows::Fragment s;
+    wait_for_stage();
+    multiply_keys(q, s);
+    for (int n_block = blocks.begin;; ++n_block) {
+      std::uint32_t p[Config::kTileN / 8];
+      float rescale[2];
+      weigh(tile, n_block, blocks, rows, s, p, rescale, o);
+      float fresh[kFresh];
+      multiply_values(p, rescale, o, fresh);
+      const bool ready = next_is_ready();
       ptx::wgmma_wait<0>();
       fence_registers(fresh);
-      if (last) release_stage();
+      release_stage();
+      promote<0, kEarly1>(kLastHalf, fresh, rescale, o);
+      // Not as a branch that joins: MMAs in flight behind a join make the compiler wait for them.
+      if (n_block + 1 == blocks.end) {
+        promote<kEarly1, kFresh>(kLastHalf, fresh, rescale, o);
+        break;
+      }
+      if (!ready) wait_for_stage();
+      multiply_keys(q, s);
+      promote<kEarly1, kFresh>(kLastHalf, fresh, rescale, o);
+    }
+  }
+
+  /// Issues S of the stage's keys.
+  __device__ void multiply_keys(const QOperand<Config>& q, typename Rows::Fragment& s) const {
+    ptx::wgmma_fence();
+    issue_scores<Config>(s, q, at(offsetof(Plan, k), stage_, sizeof(smem_.k[0])));
+  }
+
+  /// Waits for S and makes P of it.
+  __device__ void weigh(const TileRecord& tile, int n_block, const BlockRange& blocks,
+                        RowState& rows, typename Rows::Fragment& s,
+                        std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2],
+                        float (&o)[Config::kHeadDim / 2]) {
+    const typename Rows::Scales scales(smem_.scales[stage_], 2 * part_ + warp_ / 2);
+    const int anchor = smem_.scales[stage_].anchor;
+    ptx::wgmma_wait<0>();
+    fence_registers(s);
+    const bool partial = n_block < blocks.full_begin || n_block >= blocks.full_end;
+    if (__builtin_expect(partial || anchor != rows.anchor, 0)) {
+      VisibleColumns visible[2];
+      visible_columns(tile, n_block, visible);
+      if (partial) Rows::hide(s, visible);
+      move_anchor(anchor, visible, rows, o);
+    }
+    Rows::run(scales, rows, s, p, rescale);
+  }
+
+  /// Of the thread's two rows, counted from its first column of the block.
+  __device__ void visible_columns(const TileRecord& tile, int n_block,
+                                  VisibleColumns (&visible)[2]) const {
+    const int row = tile.m_block * Config::kTileM + 64 * part_ + 16 * warp_ + lane_ / 4;
+    const int column0 = n_block * Config::kTileN + 2 * (lane_ % 4);
 #pragma unroll
-      for (int i = 0; i < kRegisters; ++i) {
-        float& value = o[half * kRegisters + i];
-        value = fmaf(value, rescale[(i >> 1) & 1], fresh[i]);
+    for (int h = 0; h < 2; ++h) {
+      const attention::KeyRange keys =
+          attention::visible_keys(params_.shape.mask, tile.seqlen_q, tile.seqlen_k, row + 8 * h);
+      visible[h] = {static_cast<int>(keys.begin) - column0, static_cast<int>(keys.end) - column0};
+    }
+  }
+
+  /// A larger exponent of V came: O so far is worth less in its unit. Or a group of V is NaN: its
+  /// payload has been replaced by zeros, so that it reaches the rows that see it and no others.
+  __device__ void move_anchor(int code, const VisibleColumns (&visible)[2], RowState& rows,
+                              float (&o)[Config::kHeadDim / 2]) const {
+    const int nan_groups = (code + kNanGroupUnit / 2) / kNanGroupUnit;
+    const int anchor = code - nan_groups * kNanGroupUnit;
+    float factor[2];
+    factor[0] = factor[1] = ptx::exp2_approx(static_cast<float>(rows.anchor - anchor));
+    rows.anchor = anchor;
+    if (nan_groups != 0) {
+      const int column0 = 2 * (lane_ % 4);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        for (int g = 0; g < Config::kKGroups; ++g) {
+          const int first = kScaleGroup * g - column0;
+          const bool sees = visible[h].begin < first + kScaleGroup && visible[h].end > first;
+          if ((nan_groups >> g & 1) != 0 && sees) factor[h] = NAN;
+        }
       }
     }
-    return ready;
+#pragma unroll
+    for (int i = 0; i < Config::kHeadDim / 2; ++i) o[i] *= factor[(i >> 1) & 1];
+  }
+
+  /// P V, all but its last kValueColumns added to O; those are in flight on return.
+  __device__ void multiply_values(const std::uint32_t (&p)[Config::kTileN / 8],
+                                  const float (&rescale)[2], float (&o)[Config::kHeadDim / 2],
+                                  float (&fresh)[kFresh]) const {
+    const std::uint32_t v = at(offsetof(Plan, v), stage_, sizeof(smem_.v[0]));
+    if constexpr (kLastHalf == 0) {
+      ptx::wgmma_fence();
+      issue_values<Config>(fresh, p, v);
+    } else {
+      float first[kFresh];
+      ptx::wgmma_fence();
+      issue_values<Config>(first, p, v);
+      ptx::wgmma_wait<0>();
+      fence_registers(first);
+      promote<0, kEarly0>(0, first, rescale, o);
+      ptx::wgmma_fence();
+      issue_values<Config>(fresh, p, v + Config::kValueColumns * Config::kTileN);
+      promote<kEarly0, kFresh>(0, first, rescale, o);
+    }
+  }
+
+  template <int kBegin = 0, int kEnd = kFresh>
+  __device__ static void promote(int half, const float (&fresh)[kFresh], const float (&rescale)[2],
+                                 float (&o)[Config::kHeadDim / 2]) {
+#pragma unroll
+    for (int i = kBegin; i < kEnd; ++i) {
+      float& value = o[half * kFresh + i];
+      value = fmaf(value, rescale[(i >> 1) & 1], fresh[i]);
+    }
   }
 
   const ForwardParams& params_;

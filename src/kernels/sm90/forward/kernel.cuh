@@ -6,21 +6,22 @@
 namespace mxfa::sm90::forward {
 
 /// Persistent, one CTA a multiprocessor. Barriers: the producer's first lane arrives with the bytes
-/// that its copies will bring, its other lanes where they wrote; each consumer warp arrives once.
+/// that its copies will bring, its other lanes where they wrote; each consumer thread arrives once.
 template <class Config>
 __device__ inline void forward(const ForwardParams& params) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
   auto& smem = *reinterpret_cast<SmemPlan<Config>*>(memory);
-  constexpr int kWarps = 4 * Config::kConsumers;
+  constexpr int kConsumerThreads = 128 * Config::kConsumers;
   if (threadIdx.x == 0) {
     for (int i = 0; i < Config::kQBuffers; ++i) {
       cuda::ptx::mbarrier_init(&smem.q_full[i], 1);
-      cuda::ptx::mbarrier_init(&smem.q_empty[i], kWarps);
+      cuda::ptx::mbarrier_init(&smem.q_empty[i], kConsumerThreads);
     }
     for (int i = 0; i < Config::kStages; ++i) {
       cuda::ptx::mbarrier_init(&smem.full[i], 32);
-      cuda::ptx::mbarrier_init(&smem.empty[i], kWarps);
+      cuda::ptx::mbarrier_init(&smem.empty[i], kConsumerThreads);
     }
+    cuda::ptx::mbarrier_init(&smem.patched, 1);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
   __syncthreads();

@@ -183,11 +183,14 @@ class Producer {
       const int k_exponent = k_next, v_exponent = v_next;
       exponents(n_block + 1, k_next, v_next);
       ptx::mbarrier_wait(shared_address(&smem_.empty[stage_]), phase_ ^ 1);
-      write_scales(k_exponent, v_exponent, anchor);
-      // Every lane hands over what it wrote.
-      if (lane_ == 0) {
-        copy_keys(head, n_block, lengths);
+      const unsigned nan_groups = nan_groups_of(v_exponent);
+      write_scales(k_exponent, v_exponent, nan_groups, anchor);
+      if (nan_groups != 0) {
+        copy_patched(head, n_block, lengths, nan_groups);
+      } else if (lane_ == 0) {
+        copy_keys(head, n_block, lengths, &smem_.full[stage_]);
       } else {
+        // Every lane hands over what it wrote.
         ptx::mbarrier_arrive(shared_address(&smem_.full[stage_]));
       }
       if (++stage_ == Config::kStages) {
@@ -197,9 +200,32 @@ class Producer {
     }
   }
 
-  __device__ void copy_keys(std::int32_t head, std::int32_t n_block, const Lengths& lengths) {
+  /// Which of a block's groups of V are NaN.
+  __device__ static unsigned nan_groups_of(int v_exponent) {
+    return __ballot_sync(~0u, v_exponent == kNanExponent) & ((1u << Config::kKGroups) - 1);
+  }
+
+  /// NaN in V would reach rows that do not see it, as 0 * NaN: zeros take its place, and the
+  /// consumers make O of the rows that see it NaN.
+  __device__ void copy_patched(std::int32_t head, std::int32_t n_block, const Lengths& lengths,
+                               unsigned nan_groups) {
+    if (lane_ == 0) copy_keys(head, n_block, lengths, &smem_.patched);
+    ptx::mbarrier_wait(shared_address(&smem_.patched), patched_phase_);
+    patched_phase_ ^= 1;
+    constexpr int kChunks = Config::kTileN / 16;  // of a row of V^T, swizzled among themselves
+    for (int i = lane_; i < Config::kHeadDim * kChunks; i += 32) {
+      const int row = i / kChunks, chunk = i % kChunks ^ row % 8;
+      if ((nan_groups >> chunk / 2 & 1) == 0) continue;
+      reinterpret_cast<uint4*>(smem_.v[stage_])[i] = uint4{};
+    }
+    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    ptx::mbarrier_arrive(shared_address(&smem_.full[stage_]));
+  }
+
+  /// Signals `full` when K and V^T have come.
+  __device__ void copy_keys(std::int32_t head, std::int32_t n_block, const Lengths& lengths,
+                            std::uint64_t* full) {
     using namespace cuda::ptx;
-    std::uint64_t* const full = &smem_.full[stage_];
     const std::int32_t key0 = n_block * Config::kTileN;
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
                               sizeof(smem_.k[0]) + sizeof(smem_.v[0]));
@@ -211,12 +237,13 @@ class Producer {
     cp_async_bulk_tensor(space_cluster, space_global, smem_.v[stage_], &params_.v_map, v_at, full);
   }
 
-  /// E8M0 to an exponent. A NaN group has NaN codes, so any exponent serves: the least.
+  /// E8M0 to an exponent. A NaN group of Q or K has NaN codes, so any exponent serves: the least.
+  static constexpr int kNanExponent = -128;
   __device__ static int exponent(const device::OperandScales& scales, std::int64_t row,
                                  std::int32_t head) {
     const std::uint8_t code =
         __ldg(scales.data + row * scales.row_stride + head * scales.head_stride);
-    return code == 0xFF ? -127 : code - 127;
+    return code == 0xFF ? kNanExponent : code - 127;
   }
   __device__ static float power_of_two(int exponent) {
     const int clamped = exponent < -126 ? -126 : exponent > 127 ? 127 : exponent;
@@ -229,7 +256,7 @@ class Producer {
   }
 
   /// Lane 4 i + g writes the factor of Q's group i and the block's group g.
-  __device__ void write_scales(int k_exponent, int v_exponent, int& anchor) {
+  __device__ void write_scales(int k_exponent, int v_exponent, unsigned nan_groups, int& anchor) {
     constexpr unsigned kAll = ~0u;
     constexpr int kGroups = Config::kKGroups;
     StageScales<Config>& out = smem_.scales[stage_];
@@ -260,7 +287,7 @@ class Producer {
       out.unfold[lane_group] = lane_value(power_of_two(-safe));
     }
     if (lane_ == 0) {
-      out.anchor = anchor;
+      out.anchor = anchor + static_cast<int>(nan_groups) * kNanGroupUnit;
       out.packable = packable;
     }
   }
@@ -273,6 +300,7 @@ class Producer {
   unsigned phase_ = 0;
   int buffer_ = 0;
   unsigned buffer_phase_ = 0;
+  unsigned patched_phase_ = 0;
 };
 
 }  // namespace mxfa::sm90::forward

@@ -49,11 +49,13 @@ struct QOperand {
   }
   template <class Fragment>
   __device__ void multiply(Fragment& scores, int step, std::uint64_t k) const {
-    if (step < Config::kQRegisterSteps) {
-      ptx::WgmmaRs<Config::kTileN>::run(scores, fragments + 4 * step, k, step != 0);
+    if (step == 0) {
+      ptx::WgmmaRs<Config::kTileN>::start(scores, fragments, k);
+    } else if (step < Config::kQRegisterSteps) {
+      ptx::WgmmaRs<Config::kTileN>::run(scores, fragments + 4 * step, k, true);
     } else {
       ptx::WgmmaSs<Config::kTileN>::run(scores, tile_descriptor<Config::kHeadDim>(rows) + 2 * step,
-                                        k, step != 0);
+                                        k, true);
     }
   }
 };
@@ -74,9 +76,10 @@ template <class Config>
 __device__ inline void issue_values(float (&out)[Config::kValueColumns / 2],
                                     const std::uint32_t (&p)[Config::kTileN / 8], std::uint32_t v) {
   const std::uint64_t b = tile_descriptor<Config::kTileN>(v);
+  ptx::WgmmaRs<Config::kValueColumns>::start(out, p, b);
 #pragma unroll
-  for (int step = 0; step < Config::kTileN / 32; ++step) {
-    ptx::WgmmaRs<Config::kValueColumns>::run(out, p + 4 * step, b + 2 * step, step != 0);
+  for (int step = 1; step < Config::kTileN / 32; ++step) {
+    ptx::WgmmaRs<Config::kValueColumns>::run(out, p + 4 * step, b + 2 * step, true);
   }
   ptx::wgmma_commit();
 }

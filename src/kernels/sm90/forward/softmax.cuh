@@ -44,15 +44,6 @@ __device__ inline void raise_bases(RowState& rows, const float (&maximum)[2], fl
   }
 }
 
-/// A larger V exponent came: O so far is worth less in its unit. Rare, the same for all threads.
-__device__ inline void move_anchor(RowState& rows, int anchor, float (&rescale)[2]) {
-  if (anchor == rows.anchor) return;
-  const float factor = ptx::exp2_approx(static_cast<float>(rows.anchor - anchor));
-  rows.anchor = anchor;
-  rescale[0] *= factor;
-  rescale[1] *= factor;
-}
-
 template <class Config, Scores kScores = Config::kScores>
 class Softmax;
 
@@ -111,7 +102,6 @@ class Softmax<Config, Scores::kF32> {
     }
     rows.sum[0] = fmaf(rows.sum[0], rescale[0], sum[0]);
     rows.sum[1] = fmaf(rows.sum[1], rescale[1], sum[1]);
-    move_anchor(rows, scales.stage.anchor, rescale);
   }
 
  private:
@@ -141,7 +131,7 @@ class Softmax<Config, Scores::kF32> {
       }
       maximum[h] = quad_max(maximum[h]);
     }
-    if (__all_sync(~0u, maximum[0] > 0.0f && maximum[1] > 0.0f)) return;
+    if (__builtin_expect(__all_sync(~0u, maximum[0] > 0.0f && maximum[1] > 0.0f), 1)) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       maximum[h] = -INFINITY;
@@ -166,11 +156,10 @@ class Softmax<Config, Scores::kF16> {
     std::uint32_t factor[Config::kKGroups];
     std::uint32_t fold[Config::kKGroups];
     std::uint32_t unfold[Config::kKGroups];
-    int anchor;
     bool packable;
 
     __device__ Scales(const StageScales<Config>& stage, int q_group)
-        : anchor(stage.anchor), packable(stage.packable != 0) {
+        : packable(stage.packable != 0) {
 #pragma unroll
       for (int g = 0; g < Config::kKGroups; ++g) {
         factor[g] = stage.factor[q_group][g];
@@ -193,7 +182,7 @@ class Softmax<Config, Scores::kF16> {
                              std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
     const std::uint32_t bases = packed_bases(scales, rows, s);
     const std::uint32_t largest = __vmaxu2(bases & 0x7FFF7FFFu, kEight);
-    if (__all_sync(~0u, scales.packable && largest == kEight)) {
+    if (__builtin_expect(__all_sync(~0u, scales.packable && largest == kEight), 1)) {
       const float base[2] = {ptx::half2_low(bases), ptx::half2_high(bases)};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -204,7 +193,6 @@ class Softmax<Config, Scores::kF16> {
     } else {
       run_wide(scales, rows, s, p, rescale);
     }
-    move_anchor(rows, scales.anchor, rescale);
   }
 
  private:
