@@ -37,12 +37,6 @@ enum class Fp8Mode : std::uint8_t {
   kBlackwell,  ///< as published for a B200: 25 bits, results truncated
 };
 
-/// What becomes of an instruction that uses a register which tcgen05.ld still writes.
-enum class EarlyRegisters : std::uint8_t {
-  kError,  ///< tcgen05.wait::ld must come first
-  kWait,   ///< it waits for the register, as the ISA has it; memory is not ordered by this
-};
-
 struct LaunchOptions {
   std::uint64_t seed = 0;  ///< the same seed, policy and threads give the same interleaving
   Policy policy = Policy::kRandom;
@@ -52,7 +46,6 @@ struct LaunchOptions {
   /// Diverged lanes meet again as soon as their paths join; off: only where instructions demand it.
   bool converge = true;
   Fp8Mode fp8 = Fp8Mode::kExact;
-  EarlyRegisters early_registers = EarlyRegisters::kError;
   /// What the ISA does not promise, although programs that work on hardware rely on it, is an error
   /// and not a warning: a tcgen05.ld or .st whose address names lanes of another warp (the warp's
   /// own are used), a block that exits while a bulk store still reads its shared memory.

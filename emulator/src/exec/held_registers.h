@@ -40,6 +40,10 @@ class HeldRegisters {
       return true;
     });
   }
+  void release_row(std::int32_t row) {
+    std::erase(held_, slot(row));
+    by_row_[slot(row)] = {};
+  }
 
  private:
   static std::size_t slot(std::int32_t row) { return static_cast<std::size_t>(row) / 128; }

@@ -41,7 +41,6 @@ struct Checks {
   bool bounds = true;           ///< addresses outside every buffer (off: only for known programs)
   bool uninitialised = true;    ///< reads of bytes that nobody wrote
   bool strict = false;          ///< what only practice vouches for is an error
-  bool early_registers = true;  ///< registers that tcgen05.ld still writes are errors to use
 };
 
 /// What practice relies on although the ISA does not promise it.

@@ -57,7 +57,9 @@ void tensor_copy(Context& c, const ir::Inst& in, std::uint32_t mask);
 /// cta_group.
 void tensor_commit(Context& c, const ir::Inst& in, std::uint32_t mask);
 
-/// Fails where one of the b registers in lists is held by asynchronous work.
+/// Fails where one of the b registers in lists is held by asynchronous work. The first a of them
+/// are read: one that a tcgen05.ld writes is waited for, since PTX respects true dependencies of
+/// registers (9.7.16.6.4.5), which order no memory.
 void check_held_registers(Context& c, const ir::Inst& in, std::uint32_t mask);
 
 }  // namespace mxfa::emu::exec

@@ -323,8 +323,9 @@ void check_held_registers(Context& c, const Inst& in, std::uint32_t mask) {
     const HeldRegisters::Holder* holder = warp.held.holder(rows[i]);
     if (holder == nullptr) continue;
     const bool load = holder->owner == ir::RegisterOwner::kTensorLoad;
-    if (load && !warp.cta().launch.checks.early_registers) {
+    if (load && i < in.a) {
       if (warp.tensor_loads != 0) return warp.retry();
+      if (mask == warp.live()) warp.held.release_row(rows[i]);
       continue;
     }
     warp.fail(in, mask,

@@ -89,8 +89,13 @@ class HoldAnalysis {
 /// An instruction that may touch held registers.
 struct Hazard {
   std::uint32_t inst = 0;
-  std::vector<std::uint32_t> registers;
+  std::vector<std::uint32_t> read;
+  std::vector<std::uint32_t> written;  ///< and not read
 };
+
+void add_unique(std::vector<std::uint32_t>& list, std::uint32_t reg) {
+  if (std::ranges::find(list, reg) == list.end()) list.push_back(reg);
+}
 
 // The matrix unit works through accumulators in order: wgmma may use what wgmma holds.
 std::vector<Hazard> find_hazards(const Builder& builder, const HoldAnalysis& analysis) {
@@ -101,7 +106,7 @@ std::vector<Hazard> find_hazards(const Builder& builder, const HoldAnalysis& ana
   std::vector<Hazard> hazards;
   std::size_t use = 0;
   analysis.for_each([&](std::uint32_t inst, const BitSet& held) {
-    Hazard hazard{inst, {}};
+    Hazard hazard{inst, {}, {}};
     for (; use < builder.uses.size() && builder.uses[use].inst == inst; ++use) {
       const std::size_t* number = analysis.number_of(builder.uses[use].reg);
       if (number == nullptr || !held.test(*number)) continue;
@@ -110,11 +115,12 @@ std::vector<Hazard> find_hazards(const Builder& builder, const HoldAnalysis& ana
       if (owner == RegisterOwner::kWgmma && holder != holders.end() && holder->second == owner) {
         continue;
       }
-      if (std::ranges::find(hazard.registers, builder.uses[use].reg) == hazard.registers.end()) {
-        hazard.registers.push_back(builder.uses[use].reg);
-      }
+      add_unique(builder.uses[use].is_def ? hazard.written : hazard.read, builder.uses[use].reg);
     }
-    if (!hazard.registers.empty()) hazards.push_back(std::move(hazard));
+    std::erase_if(hazard.written, [&](std::uint32_t reg) {
+      return std::ranges::find(hazard.read, reg) != hazard.read.end();
+    });
+    if (!hazard.read.empty() || !hazard.written.empty()) hazards.push_back(std::move(hazard));
   });
   return hazards;
 }
@@ -153,11 +159,14 @@ void write_check(Builder& builder, const Hazard& hazard, std::uint32_t at) {
   in.line = builder.code[at + 1].line;
   std::ranges::fill(in.op, kNoOperand);
   in.extra = static_cast<std::uint32_t>(builder.lists.size());
-  in.b = static_cast<std::uint8_t>(hazard.registers.size());
-  for (const std::uint32_t reg : hazard.registers) {
-    builder.uses.push_back({at, reg, static_cast<std::uint32_t>(builder.lists.size()),
-                            RegisterUse::kList, false, false});
-    builder.lists.push_back(0);
+  in.a = static_cast<std::uint8_t>(hazard.read.size());
+  in.b = static_cast<std::uint8_t>(hazard.read.size() + hazard.written.size());
+  for (const auto* list : {&hazard.read, &hazard.written}) {
+    for (const std::uint32_t reg : *list) {
+      builder.uses.push_back({at, reg, static_cast<std::uint32_t>(builder.lists.size()),
+                              RegisterUse::kList, false, false});
+      builder.lists.push_back(0);
+    }
   }
 }
 

@@ -87,7 +87,6 @@ exec::Launch make_launch(const LaunchRequest& request, const LaunchOptions& opti
   launch.checks.uninitialised = options.check_uninitialised;
   launch.converge = options.converge;
   launch.checks.strict = options.strict;
-  launch.checks.early_registers = options.early_registers == EarlyRegisters::kError;
   launch.arithmetic = arithmetic(options.fp8);
   launch.print = options.print;
   launch.warnings->sink = options.warn;
