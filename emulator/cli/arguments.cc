@@ -2,28 +2,55 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <random>
 #include <sstream>
 
-#include "core/check.h"
 #include "mx/bits.h"
+#include "mx/fp8.h"
+#include "words.h"
 
 namespace mxfa::emu::cli {
+
+const char* const kArgumentHelp = R"(Arguments, in the order of the kernel's parameters:
+  --arg TYPE=VALUE          a scalar: s32=7, f32=0.5
+  --arg TYPE:COUNT=PATTERN  a buffer of its own, known by its number among the arguments, from 0
+  --arg ptr=BUFFER[+BYTES]  the address of a buffer
+  --arg map=BUFFER,TYPE,DIMS,BOX[,swizzle=32|64|128][,strides=BYTES][,steps=N][,fill=nan]
+                            a tensor map for TMA, innermost dimension first, 512x256; strides of
+                            the outer dimensions, packed where left out
+  --arg 'struct={A; B; ..}' members as above (no buffers), laid out as C does
+  --buffer NAME=TYPE:COUNT=PATTERN
+                            a buffer that is no argument itself: for ptr= and map=
+  TYPE     u8 s8 u16 s16 u32 s32 u64 s64 f16 bf16 f32 f64 e4m3 e8m0
+  PATTERN  out (for the kernel to write), zeros, ones, iota, random[:SEED] (normal; any bits for
+           integers; 2^-4..2^3 for e8m0), fill:VALUE, @FILE (raw bytes)
+A word @FILE stands for the words in that file (# begins a comment), so that a launch can be
+described once: ptxemu check kernel.ptx @launch.args
+
+Example, a kernel of a TMA load:
+  ptxemu check copy.ptx --block 128 --smem 8192 --buffer in=f32:4096=iota \
+    --arg map=in,f32,64x64,32x64 --arg f32:2048=out)";
+
 namespace {
 
 struct TypeInfo {
   const char* name;
   std::size_t bytes;
-  char kind;  ///< 'i' integer, 'f' FP32, 'd' FP64, 'h' FP16, 'b' BF16
+  char kind;  ///< 'i' integer, 'f' FP32, 'd' FP64, 'h' FP16, 'b' BF16, '8' E4M3, 's' E8M0
 };
-constexpr TypeInfo kTypes[] = {{"u8", 1, 'i'},  {"s8", 1, 'i'},  {"u16", 2, 'i'}, {"s16", 2, 'i'},
-                               {"u32", 4, 'i'}, {"s32", 4, 'i'}, {"u64", 8, 'i'}, {"s64", 8, 'i'},
-                               {"f32", 4, 'f'}, {"f64", 8, 'd'}, {"f16", 2, 'h'}, {"bf16", 2, 'b'}};
+constexpr TypeInfo kTypes[] = {{"u8", 1, 'i'},   {"s8", 1, 'i'},  {"u16", 2, 'i'}, {"s16", 2, 'i'},
+                               {"u32", 4, 'i'},  {"s32", 4, 'i'}, {"u64", 8, 'i'}, {"s64", 8, 'i'},
+                               {"f32", 4, 'f'},  {"f64", 8, 'd'}, {"f16", 2, 'h'}, {"bf16", 2, 'b'},
+                               {"e4m3", 1, '8'}, {"e8m0", 1, 's'}};
+/// In the order of CUtensorMapDataType.
+constexpr const char* kMapTypes[] = {"u8",      "u16",   "u32",      "s32",     "u64",    "s64",
+                                     "f16",     "f32",   "f64",      "bf16",    "f32ftz", "tf32",
+                                     "tf32ftz", "b4x16", "b4x16p64", "b6x16p32"};
 
 [[noreturn]] void fail(const std::string& text, const std::string& reason) {
-  throw Error(ErrorKind::kInvalidArgument, fmt::format("--arg {}: {}", text, reason));
+  throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", text, reason));
 }
 
 const TypeInfo& type_info(const ArgumentSpec& spec) {
@@ -43,6 +70,21 @@ T parse_number(const std::string& text, const std::string& number) {
   return value;
 }
 
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+/// "512x256".
+template <class T>
+std::vector<T> parse_sizes(const std::string& text, const std::string& sizes) {
+  std::vector<T> result;
+  for (const std::string& size : split(sizes, 'x')) result.push_back(parse_number<T>(text, size));
+  return result;
+}
+
 std::uint64_t encode(const TypeInfo& type, double value) {
   switch (type.kind) {
     case 'f':
@@ -53,6 +95,10 @@ std::uint64_t encode(const TypeInfo& type, double value) {
       return mx::encode_f16(static_cast<float>(value));
     case 'b':
       return mx::encode_bf16(static_cast<float>(value));
+    case '8':
+      return mx::encode_e4m3(static_cast<float>(value));
+    case 's':
+      return mx::float_bits(static_cast<float>(value)) >> 23 & 0xFFu;
     default:
       return static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
   }
@@ -73,101 +119,208 @@ std::vector<std::byte> read_file(const ArgumentSpec& spec) {
   return {data, data + text.size()};
 }
 
+/// A number as the type reads it.
+std::uint64_t scalar_bits(const ArgumentSpec& spec, const std::string& number) {
+  const TypeInfo& type = type_info(spec);
+  if (type.kind != 'i') return encode(type, parse_number<double>(spec.text, number));
+  if (type.name[0] == 'u') return parse_number<std::uint64_t>(spec.text, number);
+  return static_cast<std::uint64_t>(parse_number<std::int64_t>(spec.text, number));
+}
+
+/// A pattern that makes the i-th element.
+class Pattern {
+ public:
+  explicit Pattern(const ArgumentSpec& spec) : type_(type_info(spec)) {
+    const std::size_t colon = spec.value.find(':');
+    name_ = spec.value.substr(0, colon);
+    const bool known = name_ == "random" || name_ == "zeros" || name_ == "ones" ||
+                       name_ == "iota" || name_ == "fill";
+    if (!known) fail(spec.text, fmt::format("unknown pattern '{}'", spec.value));
+    const std::string after = colon == std::string::npos ? "" : spec.value.substr(colon + 1);
+    if (name_ == "fill") {
+      fill_ = scalar_bits(spec, after);
+    } else if (colon != std::string::npos) {
+      if (name_ != "random") fail(spec.text, fmt::format("'{}' takes no number", name_));
+      rng_.seed(parse_number<std::uint64_t>(spec.text, after));
+    }
+  }
+
+  std::uint64_t bits(std::uint64_t i) {
+    if (name_ == "fill") return fill_;
+    if (name_ == "random" && type_.kind == 'i') return rng_();
+    if (name_ == "random" && type_.kind == 's') return 123 + rng_() % 8;
+    if (name_ == "zeros") return 0;
+    return encode(type_, name_ == "random" ? normal_(rng_)
+                         : name_ == "iota" ? static_cast<double>(i)
+                                           : 1.0);
+  }
+
+ private:
+  const TypeInfo& type_;
+  std::string name_;
+  std::uint64_t fill_ = 0;
+  std::mt19937_64 rng_{1};
+  std::normal_distribution<double> normal_;
+};
+
+void parse_reference(ArgumentSpec& spec, const std::string& reference) {
+  const std::size_t plus = reference.find('+');
+  spec.name = reference.substr(0, plus);
+  if (plus == std::string::npos) return;
+  spec.offset = parse_number<std::uint64_t>(spec.text, reference.substr(plus + 1));
+}
+
+void parse_map_option(ArgumentSpec& spec, const std::string& option) {
+  const std::size_t equals = option.find('=');
+  const std::string name = option.substr(0, equals);
+  const std::string value = equals == std::string::npos ? "" : option.substr(equals + 1);
+  if (name == "swizzle") {
+    const auto* const names = "0 32 64 128 ";
+    const std::size_t at = std::string(names).find(value + " ");
+    if (value.empty() || at == std::string::npos) {
+      fail(spec.text, fmt::format("swizzle: expected 0, 32, 64 or 128, got '{}'", value));
+    }
+    spec.swizzle = value == "0" ? 0 : value == "32" ? 1 : value == "64" ? 2 : 3;
+  } else if (name == "strides") {
+    spec.strides = parse_sizes<std::uint64_t>(spec.text, value);
+  } else if (name == "steps") {
+    spec.steps = parse_sizes<std::uint32_t>(spec.text, value);
+  } else if (name == "fill" && (value == "nan" || value == "zero")) {
+    spec.fill_nan = value == "nan";
+  } else {
+    fail(spec.text, fmt::format("unknown option '{}'", option));
+  }
+}
+
+void parse_map(ArgumentSpec& spec) {
+  spec.kind = ArgumentSpec::Kind::kTensorMap;
+  const std::vector<std::string> parts = split(spec.value, ',');
+  if (parts.size() < 4) fail(spec.text, "expected map=BUFFER,TYPE,DIMS,BOX");
+  parse_reference(spec, parts[0]);
+  spec.type = parts[1];
+  if (std::ranges::find(kMapTypes, spec.type) == std::end(kMapTypes)) {
+    fail(spec.text, fmt::format("unknown element type '{}'", spec.type));
+  }
+  spec.dims = parse_sizes<std::uint64_t>(spec.text, parts[2]);
+  spec.box = parse_sizes<std::uint32_t>(spec.text, parts[3]);
+  for (std::size_t i = 4; i < parts.size(); ++i) parse_map_option(spec, parts[i]);
+  const auto expect_size = [&](const char* what, std::size_t got, std::size_t expected) {
+    if (got == expected) return;
+    fail(spec.text, fmt::format("{}: expected {} sizes, got {}", what, expected, got));
+  };
+  expect_size("BOX", spec.box.size(), spec.dims.size());
+  if (!spec.strides.empty()) expect_size("strides", spec.strides.size(), spec.dims.size() - 1);
+  if (!spec.steps.empty()) expect_size("steps", spec.steps.size(), spec.dims.size());
+}
+
+void parse_struct(ArgumentSpec& spec) {
+  spec.kind = ArgumentSpec::Kind::kStruct;
+  const std::string& value = spec.value;
+  if (value.size() < 2 || value.front() != '{' || value.back() != '}') {
+    fail(spec.text, "expected struct={MEMBER; MEMBER; ..}");
+  }
+  for (std::string member : split(value.substr(1, value.size() - 2), ';')) {
+    member.erase(0, std::min(member.find_first_not_of(' '), member.size()));
+    member.erase(member.find_last_not_of(' ') + 1);
+    if (member.empty()) fail(spec.text, "a member is empty");
+    spec.members.push_back(parse_argument(member));
+    if (spec.members.back().kind == ArgumentSpec::Kind::kBuffer) {
+      fail(spec.text, fmt::format("'{}': a struct points to buffers by ptr=NAME", member));
+    }
+  }
+}
+
+void parse_buffer_type(ArgumentSpec& spec, std::size_t colon) {
+  spec.kind = ArgumentSpec::Kind::kBuffer;
+  spec.count = parse_number<std::uint64_t>(spec.text, spec.type.substr(colon + 1));
+  spec.type.resize(colon);
+  if (spec.count == 0 || spec.count > (std::uint64_t{1} << 32)) {
+    fail(spec.text, "count out of range");
+  }
+}
+
 }  // namespace
 
 std::uint64_t ArgumentSpec::bytes() const { return count * type_info(*this).bytes; }
 
 ArgumentSpec parse_argument(const std::string& text) {
   ArgumentSpec spec;
-  spec.text = text;
+  spec.text = "--arg " + text;
   const std::size_t equals = text.find('=');
-  if (equals == std::string::npos) fail(text, "expected TYPE=VALUE or TYPE:COUNT=PATTERN");
+  if (equals == std::string::npos) fail(spec.text, "expected TYPE=VALUE or TYPE:COUNT=PATTERN");
   spec.value = text.substr(equals + 1);
   spec.type = text.substr(0, equals);
-  const std::size_t colon = spec.type.find(':');
-  if (colon != std::string::npos) {
-    spec.is_buffer = true;
-    spec.count = parse_number<std::uint64_t>(text, spec.type.substr(colon + 1));
-    spec.type.resize(colon);
-    if (spec.count == 0 || spec.count > (std::uint64_t{1} << 32)) fail(text, "count out of range");
+  if (spec.type == "ptr") {
+    spec.kind = ArgumentSpec::Kind::kPointer;
+    parse_reference(spec, spec.value);
+  } else if (spec.type == "map") {
+    parse_map(spec);
+  } else if (spec.type == "struct") {
+    parse_struct(spec);
+  } else {
+    const std::size_t colon = spec.type.find(':');
+    if (colon != std::string::npos) parse_buffer_type(spec, colon);
+    type_info(spec);
+    if (spec.kind == ArgumentSpec::Kind::kScalar) scalar_bits(spec, spec.value);
   }
-  type_info(spec);
+  return spec;
+}
+
+ArgumentSpec parse_buffer(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  const bool named = equals != std::string::npos && equals > 0;
+  if (!named || text.find('=', equals + 1) == std::string::npos) {
+    fail("--buffer " + text, "expected NAME=TYPE:COUNT=PATTERN");
+  }
+  ArgumentSpec spec = parse_argument(text.substr(equals + 1));
+  spec.text = "--buffer " + text;
+  if (spec.kind != ArgumentSpec::Kind::kBuffer) fail(spec.text, "expected NAME=TYPE:COUNT=PATTERN");
+  spec.name = text.substr(0, equals);
   return spec;
 }
 
 std::vector<std::byte> initial_bytes(const ArgumentSpec& spec) {
   const TypeInfo& type = type_info(spec);
   std::vector<std::byte> out;
-  if (!spec.is_buffer) {
-    if (type.kind == 'i' && type.name[0] == 'u') {
-      append(out, type, parse_number<std::uint64_t>(spec.text, spec.value));
-    } else if (type.kind == 'i') {
-      append(out, type,
-             static_cast<std::uint64_t>(parse_number<std::int64_t>(spec.text, spec.value)));
-    } else {
-      append(out, type, encode(type, parse_number<double>(spec.text, spec.value)));
-    }
+  if (spec.kind == ArgumentSpec::Kind::kScalar) {
+    append(out, type, scalar_bits(spec, spec.value));
     return out;
   }
   if (spec.value == "out") return out;
   if (spec.value.starts_with("@")) return read_file(spec);
-  const bool random = spec.value.starts_with("random");
-  std::uint64_t seed = 1;
-  if (spec.value.starts_with("random:")) {
-    seed = parse_number<std::uint64_t>(spec.text, spec.value.substr(7));
-  } else if (spec.value != "random" && spec.value != "zeros" && spec.value != "ones" &&
-             spec.value != "iota") {
-    fail(spec.text, fmt::format("unknown pattern '{}'", spec.value));
-  }
-  std::mt19937_64 rng(seed);
-  std::normal_distribution<double> normal;
+  Pattern pattern(spec);
   out.reserve(spec.bytes());
-  for (std::uint64_t i = 0; i < spec.count; ++i) {
-    if (random && type.kind == 'i') {
-      append(out, type, rng());
-      continue;
-    }
-    const double value = random                 ? normal(rng)
-                         : spec.value == "iota" ? static_cast<double>(i)
-                         : spec.value == "ones" ? 1.0
-                                                : 0.0;
-    append(out, type, encode(type, value));
-  }
+  for (std::uint64_t i = 0; i < spec.count; ++i) append(out, type, pattern.bits(i));
   return out;
 }
 
-std::array<std::uint32_t, 3> parse_dim3(const std::string& text, const std::string& option) {
-  std::array<std::uint32_t, 3> result{1, 1, 1};
-  std::stringstream stream(text);
-  std::string part;
-  std::size_t i = 0;
-  while (std::getline(stream, part, ',')) {
-    std::uint32_t value = 0;
-    const auto end = part.data() + part.size();
-    const auto parsed = std::from_chars(part.data(), end, value);
-    if (i >= 3 || parsed.ec != std::errc{} || parsed.ptr != end) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  fmt::format("{}: expected X[,Y[,Z]], got '{}'", option, text));
-    }
-    result[i++] = value;
+model::TensorMapRecord encode_map(const ArgumentSpec& spec, const std::byte* address) {
+  const auto type =
+      static_cast<std::uint32_t>(std::ranges::find(kMapTypes, spec.type) - std::begin(kMapTypes));
+  std::vector<std::uint64_t> strides = spec.strides;
+  std::uint64_t packed =
+      static_cast<std::uint64_t>(model::tensor_type_bits(static_cast<model::TensorType>(type)));
+  for (std::size_t i = 0; strides.size() + 1 < spec.dims.size(); ++i) {
+    packed *= spec.dims[i];
+    strides.push_back(packed / 8);
   }
-  core::expect(i > 0, option, "X[,Y[,Z]]", text);
-  return result;
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) throw Error(ErrorKind::kIo, fmt::format("cannot read '{}'", path));
-  return text.str();
-}
-
-void write_bytes(const std::string& path, const std::byte* data, std::size_t bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-  file.close();
-  if (!file) throw Error(ErrorKind::kIo, fmt::format("cannot write '{}'", path));
+  std::vector<std::uint32_t> steps = spec.steps;
+  steps.resize(spec.dims.size(), 1);
+  model::TiledArguments arguments;
+  arguments.data_type = type;
+  arguments.rank = static_cast<std::uint32_t>(spec.dims.size());
+  arguments.global_address = reinterpret_cast<std::uint64_t>(address) + spec.offset;
+  arguments.global_dim = spec.dims;
+  arguments.global_strides = strides;
+  arguments.box_dim = spec.box;
+  arguments.element_strides = steps;
+  arguments.swizzle = spec.swizzle;
+  arguments.oob_fill = spec.fill_nan ? 1 : 0;
+  try {
+    return model::encode_tiled(arguments);
+  } catch (const Error& error) {
+    fail(spec.text, error.what());
+  }
 }
 
 }  // namespace mxfa::emu::cli

@@ -4,31 +4,42 @@
 #include <string>
 #include <vector>
 
+#include "model/tensor_map.h"
 #include "mxemu/emulator.h"
 
 namespace mxfa::emu::cli {
 
-/// One `--arg`: a scalar "TYPE=VALUE", or a buffer "TYPE:COUNT=PATTERN" with PATTERN zeros, ones,
-/// iota, random, random:SEED, out (to be written by the kernel) or @FILE (raw bytes).
+/// One kernel argument, or a buffer that arguments point into. See kArgumentHelp.
 struct ArgumentSpec {
-  std::string text;
+  enum class Kind : std::uint8_t { kScalar, kBuffer, kPointer, kTensorMap, kStruct };
+  Kind kind = Kind::kScalar;
+  std::string text;  ///< as given
+  std::string name;  ///< of a buffer; of a pointer or tensor map, the buffer's that it refers to
   std::string type;
-  bool is_buffer = false;
-  std::uint64_t count = 0;
+  std::uint64_t count = 0;  ///< of a buffer
   std::string value;
-  std::uint64_t bytes() const;
+  std::uint64_t offset = 0;  ///< of a pointer or tensor map, bytes into the buffer
+  /// Of a tensor map, innermost dimension first; strides in bytes, of dimensions 1 and up.
+  std::vector<std::uint64_t> dims, strides;
+  std::vector<std::uint32_t> box, steps;
+  std::uint32_t swizzle = 0;  ///< as cuTensorMapEncodeTiled numbers them
+  bool fill_nan = false;
+  std::vector<ArgumentSpec> members;  ///< of a struct
+
+  std::uint64_t bytes() const;  ///< of a buffer
 };
 
-/// Throws mxfa::Error that quotes the text.
+/// What `--arg` and `--buffer` take, for --help.
+extern const char* const kArgumentHelp;
+
+/// Both throw mxfa::Error that quotes the text.
 ArgumentSpec parse_argument(const std::string& text);
+ArgumentSpec parse_buffer(const std::string& text);
 
 /// The bytes of a scalar, or what a buffer holds before the launch (empty for "out").
 std::vector<std::byte> initial_bytes(const ArgumentSpec& spec);
 
-/// "4", "4,2" or "4,2,1".
-std::array<std::uint32_t, 3> parse_dim3(const std::string& text, const std::string& option);
-
-std::string read_text(const std::string& path);
-void write_bytes(const std::string& path, const std::byte* data, std::size_t bytes);
+/// `address`: of the buffer that it refers to.
+model::TensorMapRecord encode_map(const ArgumentSpec& spec, const std::byte* address);
 
 }  // namespace mxfa::emu::cli

@@ -4,8 +4,19 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <sstream>
 #include <stdexcept>
+
+#include "exec/kernel_table.h"
+#include "ir/lower.h"
+#include "mem/global.h"
+#include "model/tensor_map.h"
+#include "ptx/module.h"
+#include "ptx/opcode.h"
+#include "runtime/launch.h"
+#include "support.h"
 
 namespace mxfa::emu::test {
 namespace {
@@ -87,7 +98,84 @@ class File {
   std::uint32_t cluster_ = 1;
 };
 
+model::TensorMapRecord tensor_map(const std::uint32_t* data) {
+  const std::uint64_t dims[] = {32, 32};
+  const std::uint64_t strides[] = {128};
+  const std::uint32_t box[] = {32, 8};
+  const std::uint32_t steps[] = {1, 1};
+  model::TiledArguments arguments;
+  arguments.data_type = 2;  // u32
+  arguments.rank = 2;
+  arguments.global_address = reinterpret_cast<std::uint64_t>(data);
+  arguments.global_dim = dims;
+  arguments.global_strides = strides;
+  arguments.box_dim = box;
+  arguments.element_strides = steps;
+  return model::encode_tiled(arguments);
+}
+
+/// The program itself without Module, so that a filter can be put in.
+void launch_filtered(const LitmusVariant& litmus, const GlobalMemory& memory,
+                     const Arguments& arguments, const LaunchOptions& options,
+                     const ObserverFilter& filter) {
+  auto source = std::make_shared<ptx::Source>();
+  source->name = litmus.program + ".ptx";
+  source->text = litmus.ptx;
+  const ptx::Module module = ptx::parse(source);
+  ptx::OpcodeFinder opcodes;
+  const std::vector<std::uint64_t> addresses(module.variables.size(), 0);
+  const auto kernel = std::make_shared<const ir::Kernel>(
+      ir::lower(module, *module.find_entry("k"), addresses, exec::KernelTable::best(), opcodes));
+  std::vector<std::byte> params(kernel->param_bytes);
+  for (std::size_t i = 0; i < kernel->params.size(); ++i) {
+    std::ranges::copy(arguments.values()[i],
+                      params.begin() + static_cast<std::ptrdiff_t>(kernel->params[i].offset));
+  }
+  const LaunchConfig config{{litmus.grid, 1, 1}, {litmus.block, 1, 1}, {litmus.cluster, 1, 1}, 0};
+  runtime::launch({kernel, memory.snapshot(), config, params, filter}, options);
+}
+
 }  // namespace
+
+LitmusResult run_litmus(const LitmusVariant& litmus, Policy policy, std::uint64_t seed,
+                        const ObserverFilter& filter) {
+  GlobalMemory memory;
+  std::vector<std::uint32_t> values(1024);
+  std::iota(values.begin(), values.end(), 0u);
+  const Buffer<std::uint32_t> in(memory, values, "p");
+  const Buffer<std::uint32_t> out(memory, std::vector<std::uint32_t>(1024, 0), "o");
+  LitmusResult result;
+  LaunchOptions options;
+  options.policy = policy;
+  options.seed = seed;
+  options.converge = seed % 2 == 0;
+  options.check = &result.report;
+  options.spin_budget = 1 << 16;
+  Arguments arguments;
+  arguments.add(in.data()).add(out.data()).add(tensor_map(in.data()));
+  try {
+    launch_filtered(litmus, memory, arguments, options, filter);
+  } catch (const PtxError& error) {
+    result.fault = error.what();
+  }
+  result.output.assign(out.data(), out.data() + out.size());
+  return result;
+}
+
+bool contains_one_of(const std::string& text, std::string choices) {
+  while (!choices.empty()) {
+    const std::size_t bar = choices.find(" | ");
+    if (text.find(choices.substr(0, bar)) != std::string::npos) return true;
+    choices = bar == std::string::npos ? "" : choices.substr(bar + 3);
+  }
+  return false;
+}
+
+bool has_hazard(const CheckReport& report, HazardLevel level, const std::string& choices) {
+  return std::ranges::any_of(report.hazards, [&](const Hazard& hazard) {
+    return hazard.level == level && contains_one_of(hazard.rule, choices);
+  });
+}
 
 std::vector<LitmusVariant> load_litmus(const std::string& folder) {
   std::vector<std::filesystem::path> paths;

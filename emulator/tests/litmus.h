@@ -1,9 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <ostream>
 #include <string>
 #include <vector>
+
+#include "mxemu/emulator.h"
+
+namespace mxfa::emu::exec {
+class Observer;
+}
 
 /// Litmus programs: see litmus/README.md.
 namespace mxfa::emu::test {
@@ -30,6 +37,21 @@ struct LitmusVariant {
 inline void PrintTo(const LitmusVariant& litmus, std::ostream* out) {
   *out << litmus.program << " " << litmus.name;
 }
+
+struct LitmusResult {
+  CheckReport report;
+  std::string fault;
+  std::vector<std::uint32_t> output;
+};
+/// `filter`: who hears in the checker's place; may be empty.
+using ObserverFilter = std::function<exec::Observer*(exec::Observer*)>;
+LitmusResult run_litmus(const LitmusVariant& litmus, Policy policy, std::uint64_t seed,
+                        const ObserverFilter& filter = {});
+
+/// Whether a text contains one of "a | b | c".
+bool contains_one_of(const std::string& text, std::string choices);
+/// A hazard of the level whose rule contains one of the choices.
+bool has_hazard(const CheckReport& report, HazardLevel level, const std::string& choices);
 
 /// All variants of all files of a folder, in the order of their names.
 std::vector<LitmusVariant> load_litmus(const std::string& folder);

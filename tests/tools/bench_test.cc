@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "tools/program.h"
+#include "support/program.h"
 
 namespace mxfa::cli {
 namespace {

@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/safetensors.h"
-#include "tools/program.h"
+#include "support/program.h"
 
 namespace mxfa::cli {
 namespace {

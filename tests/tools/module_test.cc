@@ -7,7 +7,7 @@
 #include "io/xml_check.h"
 #include "module/measure.h"
 #include "module/presets.h"
-#include "tools/program.h"
+#include "support/program.h"
 
 namespace mxfa::cli {
 namespace {

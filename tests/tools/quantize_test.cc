@@ -7,7 +7,7 @@
 
 #include "io/safetensors.h"
 #include "mxfa/quantize.h"
-#include "tools/program.h"
+#include "support/program.h"
 
 namespace mxfa::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "reference/attention.h"
 #include "reference/datasets.h"
 #include "reference/recipe/recipe.h"
-#include "tools/program.h"
+#include "support/program.h"
 
 namespace mxfa::cli {
 namespace {

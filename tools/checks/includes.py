@@ -32,6 +32,7 @@ ALLOWED = {
     + ("mxfa/",),
     "src/cross_attention": ("mxfa/", "core/", "dispatch/validate.h"),
     "emulator": ("core/", "mx/", "mxfa/", "mxemu/"),
+    "emulator/cli": ("core/", "mx/", "mxfa/", "mxemu/", "io/"),
     "emulator/tests": ("core/", "mx/", "mxfa/", "mxemu/", "support/"),
     "bindings": ("mxfa/",),
 }

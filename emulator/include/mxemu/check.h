@@ -40,6 +40,8 @@ struct Hazard {
 struct WaitCoverage {
   std::uint32_t ptx_line = 0;
   std::string ptx_text;
+  std::string source_file;  ///< as in HazardSite
+  std::uint32_t source_line = 0;
   std::uint64_t passed = 0;   ///< times that it went on
   std::uint64_t blocked = 0;  ///< times that it found its phase or group incomplete
   std::uint64_t initial = 0;  ///< of `passed`: the phase before a barrier's first one

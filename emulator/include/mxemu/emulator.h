@@ -131,6 +131,8 @@ class Module {
   /// Host address of a .global or .const variable of the text, null where there is none.
   std::byte* variable(const std::string& name) const;
 
+  /// Throws where grid, block, cluster or shared memory are none that the entry can run with.
+  void check_launch(const std::string& entry, const LaunchConfig& config) const;
   LaunchStats launch(const std::string& entry, const LaunchConfig& config,
                      const Arguments& arguments, const LaunchOptions& options = {}) const;
   /// With the parameter block as the driver lays it out.

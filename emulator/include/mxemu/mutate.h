@@ -9,6 +9,8 @@ namespace mxfa::emu {
 
 struct Mutation {
   std::uint32_t line = 0;
+  std::string source_file;  ///< through .loc; empty where the text has none
+  std::uint32_t source_line = 0;
   std::string kind;       ///< wait, arrive, expect_tx, fence, commit, barrier, order
   std::string statement;  ///< as it stands
   std::string change;     ///< "removed", "bytes + 16", ...

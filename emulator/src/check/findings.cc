@@ -160,7 +160,10 @@ void Findings::finish() {
   }
   for (auto& [line, wait] : waits_) {
     wait.ptx_line = line;
-    wait.ptx_text = kernel_.source->line_text(line);
+    const HazardSite site = describe(Site{line, {}, {}});
+    wait.ptx_text = site.ptx_text;
+    wait.source_file = site.source_file;
+    wait.source_line = site.source_line;
     mine.waits.push_back(wait);
   }
   report_.merge(mine);

@@ -75,15 +75,20 @@ model::ArithmeticMode arithmetic(Fp8Mode mode) {
   }
 }
 
+void set_size(exec::Launch& launch, const ir::Kernel& kernel, const LaunchConfig& config) {
+  launch.grid = config.grid;
+  launch.block = config.block;
+  launch.cluster = cluster_size(kernel, config);
+  launch.dynamic_shared = config.dynamic_shared_bytes;
+  check(kernel, launch);
+}
+
 exec::Launch make_launch(const LaunchRequest& request, const LaunchOptions& options) {
   const ir::Kernel& kernel = *request.kernel;
   exec::Launch launch;
   launch.kernel = &kernel;
   launch.code = kernel.code.data();
-  launch.grid = request.config.grid;
-  launch.block = request.config.block;
-  launch.cluster = cluster_size(kernel, request.config);
-  launch.dynamic_shared = request.config.dynamic_shared_bytes;
+  set_size(launch, kernel, request.config);
   launch.checks.uninitialised = options.check_uninitialised;
   launch.converge = options.converge;
   launch.checks.strict = options.strict;
@@ -91,7 +96,6 @@ exec::Launch make_launch(const LaunchRequest& request, const LaunchOptions& opti
   launch.print = options.print;
   launch.warnings->sink = options.warn;
   launch.memory = request.memory;
-  check(kernel, launch);
   if (request.params.size() != kernel.param_bytes) {
     fail(kernel, fmt::format("parameters: expected {} bytes, got {}", kernel.param_bytes,
                              request.params.size()));
@@ -127,12 +131,18 @@ void publish_params(exec::Launch& launch) {
 
 }  // namespace
 
+void check_launch(const ir::Kernel& kernel, const LaunchConfig& config) {
+  exec::Launch launch;
+  set_size(launch, kernel, config);
+}
+
 LaunchStats launch(const LaunchRequest& request, const LaunchOptions& options) {
   exec::Launch state = make_launch(request, options);
   publish_params(state);
   std::unique_ptr<check::Checker> checker;
   if (options.check != nullptr) {
     checker = std::make_unique<check::Checker>(state, *options.check);
+    if (request.filter) state.observer = request.filter(state.observer);
   }
   std::unique_ptr<trace::Tracer> tracer;
   if (options.trace != nullptr) {

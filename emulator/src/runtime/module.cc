@@ -143,9 +143,13 @@ std::byte* Module::variable(const std::string& name) const {
   return nullptr;
 }
 
+void Module::check_launch(const std::string& entry, const LaunchConfig& config) const {
+  runtime::check_launch(*state_->kernel(entry), config);
+}
+
 LaunchStats Module::launch(const std::string& entry, const LaunchConfig& config,
                            std::span<const std::byte> params, const LaunchOptions& options) const {
-  return runtime::launch({state_->kernel(entry), state_->memory->snapshot(), config, params},
+  return runtime::launch({state_->kernel(entry), state_->memory->snapshot(), config, params, {}},
                          options);
 }
 

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "mxemu/error.h"
+#include "ptx/debug_info.h"
 #include "ptx/module.h"
 
 namespace mxfa::emu {
@@ -56,7 +57,7 @@ class Site {
 
   void add(const char* kind, const std::string& change, const std::string& replacement) {
     out_.push_back(
-        {line_, kind, std::string(text(begin_, end_)), change, begin_, end_, replacement});
+        {line_, {}, 0, kind, std::string(text(begin_, end_)), change, begin_, end_, replacement});
   }
 
   /// The statement with another opcode.
@@ -226,6 +227,12 @@ std::vector<Mutation> find_mutations(const std::string& ptx, const std::string& 
   std::vector<Mutation> result;
   for (const ptx::Instruction& instruction : function->instructions) {
     Site(*source, instruction, result).find();
+  }
+  const ptx::DebugInfo debug(*source);
+  for (Mutation& mutation : result) {
+    const ptx::SourcePosition position = debug.at(mutation.line);
+    mutation.source_file = position.file;
+    mutation.source_line = position.line;
   }
   return result;
 }

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-/// Runs the mxfa program, as built, in a folder of its own.
+/// Runs the program MXFA_PROGRAM, as built, in a folder of its own.
 namespace mxfa::cli {
 
 struct Outcome {

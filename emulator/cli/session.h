@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "mxemu/emulator.h"
+
+namespace mxfa::emu::cli {
+
+/// What a command is told about the launch, as text.
+struct RunOptions {
+  std::string path;
+  std::string entry;
+  std::string grid = "1";
+  std::string block = "32";
+  std::string cluster;
+  std::uint32_t shared_bytes = 0;
+  std::vector<std::string> arguments;
+  std::vector<std::string> buffers;
+  std::vector<std::string> outputs;
+  std::vector<std::string> expected;
+  std::uint64_t seed = 0;
+  std::uint64_t seeds = 1;
+  LaunchOptions launch;
+  bool keep_diverged = false;
+  bool allow_uninitialised = false;
+};
+
+/// A kernel with its arguments, to be launched again and again, each time on fresh buffers.
+class Session {
+ public:
+  /// Reads and checks everything; throws Error that names what is wrong. Completes `options`:
+  /// the entry where the text has one only, flags as launch options.
+  explicit Session(RunOptions& options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const std::string& ptx() const { return ptx_; }
+  GlobalMemory& memory() { return memory_; }
+
+  LaunchStats launch(const Module& module, const LaunchOptions& options);
+  /// Of all buffers after the last launch: FNV-1a.
+  std::uint64_t checksum() const;
+  /// Whether they hold what --expect says.
+  bool as_expected() const;
+  /// Writes what --out asks for.
+  void write_outputs() const;
+
+ private:
+  struct Buffer {
+    ArgumentSpec spec;
+    std::vector<std::byte> initial;
+    std::byte* data = nullptr;
+  };
+  struct Reference {
+    const Buffer* buffer = nullptr;
+    std::string value;  ///< file name, or its bytes
+  };
+
+  void add_buffer(const std::string& name, const ArgumentSpec& spec);
+  const Buffer& find_buffer(const std::string& name, const std::string& text) const;
+  std::vector<Reference> parse_references(const std::vector<std::string>& texts,
+                                          const std::string& option) const;
+  void check_references(const ArgumentSpec& spec) const;
+  void check_arguments(const EntryInfo& info) const;
+  std::vector<std::byte> argument_bytes(const ArgumentSpec& spec, const std::string& number) const;
+  void allocate();
+  void free_buffers();
+
+  const RunOptions& options_;
+  std::string ptx_;
+  LaunchConfig config_;
+  std::vector<ArgumentSpec> arguments_;
+  GlobalMemory memory_;
+  std::map<std::string, Buffer> buffers_;  ///< by name; of an argument: its number
+  std::vector<Reference> outputs_;
+  std::vector<Reference> expected_;
+};
+
+}  // namespace mxfa::emu::cli
