@@ -1,8 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
 #include <random>
 #include <sstream>
 #include <string>
@@ -11,11 +15,13 @@
 #include "model/tensor_map.h"
 #include "mx/bits.h"
 #include "mx/fp8.h"
-#include "mxemu/emulator.h"
+#include "mxemu/experiment.h"
 
 /// Runs kernels of DeepGEMM's FP8 GEMM for sm_100a (see the script beside this file) in the
 /// emulator and compares every output with a product in double precision.
-///   accept_deepgemm PTX [--seeds N] [--config I] [--m M] [--n N] [--k K]
+///   accept_deepgemm PTX [--check | --mutate KIND] [--seeds N] [--config I] [--m M] [--n N] [--k K]
+/// --check: with the hazard checker on. --mutate: instead, takes away each wait (or arrive, ...) in
+/// turn, like ptxemu mutate, and tabulates what shows it.
 /// Exit status: 0 all right, 1 wrong outputs or faults, 2 usage.
 namespace {
 
@@ -139,6 +145,8 @@ class Gemm {
   int run(const Module& module, const std::string& entry, const LaunchOptions& options) {
     const std::size_t size = expected_.size();
     auto* d = reinterpret_cast<std::uint16_t*>(memory_.allocate(size * 2, "d"));
+    const std::unique_ptr<void, std::function<void(void*)>> guard(
+        d, [&](void* data) { memory_.free(data); });
     const int store_m = config_.swap_ab ? 16 : config_.block_m;
     const auto map_d = make_map({d, 9, 2, n_, m_, 64, store_m, 128});
     const std::uint64_t none = 0;
@@ -163,7 +171,6 @@ class Gemm {
       const double limit = std::fabs(expected_[i].value) * 0x1p-8 + expected_[i].size * 0x1p-20;
       wrong += std::fabs(got - expected_[i].value) <= limit ? 0 : 1;
     }
-    memory_.free(d);
     return wrong;
   }
 
@@ -214,6 +221,8 @@ class Gemm {
 
 struct Options {
   std::string ptx;
+  std::string mutate;  ///< kind of what is taken away; empty: nothing
+  bool check = false;
   int seeds = 20;
   int config = -1;
   int m = 400, n = 512, k = 1600;
@@ -231,10 +240,76 @@ bool parse(int argc, char** argv, Options& options) {
         number("--m", options.m) || number("--n", options.n) || number("--k", options.k)) {
       continue;
     }
+    if (text == "--mutate" && i + 1 < argc) {
+      options.mutate = argv[++i];
+      continue;
+    }
+    options.check |= text == "--check";
+    if (text == "--check") continue;
     if (!options.ptx.empty() || text[0] == '-') return false;
     options.ptx = text;
   }
   return !options.ptx.empty();
+}
+
+LaunchOptions launch_options(const Config& config) {
+  LaunchOptions launch;
+  launch.resident_clusters = 4;
+  // Scales come in atoms of 128 rows; of narrower blocks the rest is never written, nor used.
+  launch.check_uninitialised = config.block_m % 128 == 0 && config.block_n % 128 == 0;
+  return launch;
+}
+
+/// The number of launches that are wrong, and of errors.
+int check_config(const Experiment& experiment, const char* name) {
+  const ExperimentResult result = run_experiment(experiment);
+  for (const Hazard& hazard : result.report.hazards) fmt::print("{}\n", hazard.text());
+  for (const FailedLaunch& failed : result.failed) {
+    fmt::print("policy {} seed {}: {}\n", policy_name(failed.policy), failed.seed,
+               failed.message.empty() ? "wrong outputs" : failed.message);
+  }
+  const auto idle = std::ranges::count(result.report.waits, 0u, &WaitCoverage::blocked);
+  fmt::print("{}: {} of {} launches wrong; {} errors, {} warnings; {} of {} waits never blocked\n",
+             name, result.failed.size(), result.launches, result.report.errors(),
+             result.report.warnings(), idle, result.report.waits.size());
+  return static_cast<int>(result.failed.size() + result.report.errors());
+}
+
+/// The number of mutants that only wrong outputs tell, which the checker has missed.
+int mutate_config(const Experiment& experiment, const Options& options, const char* name) {
+  const ExperimentResult intact = run_experiment(experiment);
+  if (!intact.clean()) return check_config(experiment, name);
+  int missed = 0;
+  std::map<std::string, int> totals;
+  for (const Mutation& mutation :
+       find_mutations(experiment.ptx, experiment.name, experiment.entry)) {
+    if (mutation.kind != options.mutate) continue;
+    const MutantOutcome outcome = try_mutant(experiment, mutation, intact);
+    fmt::print("{:>6}  {:<9}  {:<22}  {:<13}  {}\n", mutation.line, mutation.kind, mutation.change,
+               verdict_name(outcome.verdict), outcome.detail);
+    ++totals[mutation.change + ", " + verdict_name(outcome.verdict)];
+    missed += outcome.verdict == MutantVerdict::kWrongOutput ? 1 : 0;
+  }
+  for (const auto& total : totals) fmt::print("{}: {}: {}\n", name, total.first, total.second);
+  return missed;
+}
+
+int experiment_of(const Options& options, const Module& module, GlobalMemory& memory, int index,
+                  const std::string& text) {
+  const Config& config = kConfigs[index];
+  Gemm gemm(memory, config, options.m, options.n, options.k);
+  Experiment experiment;
+  experiment.ptx = text;
+  experiment.name = options.ptx;
+  experiment.entry = module.entries().at(static_cast<std::size_t>(index));
+  experiment.memory = &memory;
+  experiment.options = launch_options(config);
+  experiment.seeds = static_cast<std::uint64_t>(options.seeds);
+  experiment.launch = [&](const Module& mutant, const LaunchOptions& launch) {
+    return gemm.run(mutant, experiment.entry, launch) == 0;
+  };
+  return options.check ? check_config(experiment, config.name)
+                       : mutate_config(experiment, options, config.name);
 }
 
 int run_config(const Options& options, const Module& module, GlobalMemory& memory, int index) {
@@ -244,12 +319,9 @@ int run_config(const Options& options, const Module& module, GlobalMemory& memor
   int bad = 0;
   for (int policy = 0; policy <= static_cast<int>(Policy::kStarve); ++policy) {
     for (int seed = 0; seed < options.seeds; ++seed) {
-      LaunchOptions launch;
+      LaunchOptions launch = launch_options(config);
       launch.policy = static_cast<Policy>(policy);
       launch.seed = static_cast<std::uint64_t>(seed);
-      launch.resident_clusters = 4;
-      // Scales come in atoms of 128 rows; of narrower blocks the rest is never written, nor used.
-      launch.check_uninitialised = config.block_m % 128 == 0 && config.block_n % 128 == 0;
       launch.warn = [](const std::string& text) { fmt::print("warning: {}\n", text); };
       if (policy + seed > 0) launch.warn = {};
       try {
@@ -272,7 +344,8 @@ int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) {
     fmt::print(stderr,
-               "usage: accept_deepgemm PTX [--seeds N] [--config I] [--m M] [--n N] [--k K]\n");
+               "usage: accept_deepgemm PTX [--check | --mutate KIND] [--seeds N] [--config I] [--m "
+               "M] [--n N] [--k K]\n");
     return 2;
   }
   std::ifstream file(options.ptx);
@@ -283,7 +356,10 @@ int main(int argc, char** argv) {
     const Module module(text.str(), options.ptx, memory);
     int bad = 0;
     for (int i = 0; i < static_cast<int>(std::size(kConfigs)); ++i) {
-      if (options.config < 0 || options.config == i) bad += run_config(options, module, memory, i);
+      if (options.config >= 0 && options.config != i) continue;
+      const bool experiment = options.check || !options.mutate.empty();
+      bad += experiment ? experiment_of(options, module, memory, i, text.str())
+                        : run_config(options, module, memory, i);
     }
     return bad == 0 ? 0 : 1;
   } catch (const mxfa::Error& error) {
