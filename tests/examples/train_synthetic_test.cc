@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "support/compare.h"
-#include "tools/program.h"
+#include "support/program.h"
 #include "train_synthetic/experiment.h"
 #include "train_synthetic/report.h"
 
