@@ -40,6 +40,12 @@ __device__ inline float max3(float a, float b, float c) {
   asm("max.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));
   return d;
 }
+/// The larger; a NaN wins.
+__device__ inline float max_nan(float a, float b) {
+  float d;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+}
 /// The largest; any NaN wins.
 __device__ inline float max3_nan(float a, float b, float c) {
   float d;

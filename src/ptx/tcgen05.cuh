@@ -104,6 +104,14 @@ __device__ inline void tmem_load_32(std::uint32_t from, float* x) {
                : "r"(from)
                : "memory");
 }
+/// The same and, on sm_103a, the largest of the 32 in `most`, which may be NaN where all are.
+__device__ inline void tmem_load_32_max(std::uint32_t from, float* x, float& most) {
+  asm volatile("tcgen05.ld.red.sync.aligned.32x32b.x32.max.f32 " MXFA_R32 "}, %32, [%33];"
+               : MXFA_OUT4(0), MXFA_OUT4(4), MXFA_OUT4(8), MXFA_OUT4(12), MXFA_OUT4(16),
+                 MXFA_OUT4(20), MXFA_OUT4(24), MXFA_OUT4(28), "=f"(most)
+               : "r"(from)
+               : "memory");
+}
 __device__ inline void tmem_load_16(std::uint32_t from, float* x) {
   asm volatile("tcgen05.ld.sync.aligned.32x32b.x16.b32 " MXFA_R16 "}, [%16];"
                : MXFA_OUT4(0), MXFA_OUT4(4), MXFA_OUT4(8), MXFA_OUT4(12)

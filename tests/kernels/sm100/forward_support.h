@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/sm100/forward/exp2_share.h"
 #include "kernels/sm100/forward/launch.h"
 #include "mx/bits.h"
 #include "mx/jagged_scale.h"
@@ -57,10 +58,25 @@ inline std::vector<std::int32_t> equal_offsets(std::int64_t batch, std::int64_t 
 /// Whether the machine's products are rounded once an instruction, not as Blackwell truncates them.
 inline bool exact_arithmetic() { return machine().options().emulator.arithmetic == "exact"; }
 
-/// The exponential of the kernel: results below the normal range are 0.
-inline void flushing_exp2_row(const float* x, float* y, std::int64_t count) {
+/// The exponentials of a key tile as the kernel takes them: some by its polynomial; those of the
+/// special function unit are 0 below the normal range. A single one is not a polynomial.
+inline void kernel_exp2_row(const float* x, float* y, std::int64_t count) {
+  using namespace sm100::forward;
+  const int pairs = polynomial_pairs(machine().options().arch == "sm_103a" ? 1030 : 1000);
   recipe::exp2_f32_row(x, y, count);
-  for (std::int64_t i = 0; i < count; ++i) y[i] = y[i] < std::ldexp(1.0f, -126) ? 0.0f : y[i];
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (!is_polynomial(static_cast<int>(i % 32 / 2), pairs)) {
+      y[i] = y[i] < std::ldexp(1.0f, -126) ? 0.0f : y[i];
+      continue;
+    }
+    const float clamped = x[i] < kExp2Least ? kExp2Least : x[i];
+    const float shifted = clamped + kExp2Shift;
+    const float rest = clamped - (shifted - kExp2Shift);
+    float sum = std::fma(kExp2Factor4, rest, kExp2Factor3);
+    sum = std::fma(sum, rest, kExp2Factor2);
+    sum = std::fma(sum, rest, kExp2Factor1);
+    y[i] = std::fma(sum, rest, 1.0f) * mx::bits_float(mx::float_bits(shifted) << 23);
+  }
 }
 
 /// One side's sequences, [sequence * heads + head].
@@ -180,7 +196,7 @@ class ForwardBatch {
         exact_arithmetic() ? recipe::Accumulator::kExact : recipe::Accumulator::kBlackwell;
     config.o_out = recipe::OutputFormat::kBf16;
     config.keep_intermediates = true;
-    config.exp2 = flushing_exp2_row;
+    config.exp2 = kernel_exp2_row;
     config.p_offset = sm100::forward::p_offset(test_.p_scale);
     if (test_.p_scale == PScale::kConstant) return config;
     config.p_scale = test_.p_scale == PScale::kBlockAmax ? recipe::PScale::kBlockAmax

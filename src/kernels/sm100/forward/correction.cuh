@@ -85,10 +85,10 @@ class Correction {
     constexpr float kUnit = Config::kPScale == PScale::kConstant ? 256.0f : 1.0f;
     const float inverse = sum != 0.0f ? kUnit / sum : 0.0f;
 #pragma unroll
-    for (int c = 0; c < Config::kHeadDim; c += 32) {
-      float o[32];
+    for (int c = 0; c < Config::kHeadDim; c += 16) {
+      float o[16];
       if (seen) {
-        ptx::tmem_load_32(tmem_ + Tmem::o(stream).column + c, o);
+        ptx::tmem_load_16(tmem_ + Tmem::o(stream).column + c, o);
         ptx::tmem_wait_load(o);
       }
       // A row that saw no key has a sum of 0, and whatever O.
@@ -105,11 +105,11 @@ class Correction {
     store_row(tile, stream, sum, max, true_max);
   }
 
-  /// 32 columns from `column` on as BF16, where the copy engine's swizzle wants them.
-  __device__ void stage(int stream, int column, const float (&o)[32]) const {
+  /// 16 columns from `column` on as BF16, where the copy engine's swizzle wants them.
+  __device__ void stage(int stream, int column, const float (&o)[16]) const {
     std::uint8_t* const box = smem_.out[stream] + column / Config::kOutBox * kTileM * 128;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
       const float* const x = o + 8 * i;
       const uint4 chunk{device::encode_bf16_pair(x[0], x[1]), device::encode_bf16_pair(x[2], x[3]),
                         device::encode_bf16_pair(x[4], x[5]), device::encode_bf16_pair(x[6], x[7])};

@@ -19,11 +19,9 @@ class Epilogue {
   __device__ void run() {
     TileRecord tile;
     while (tiles_.next(tile)) {
-      // The streams finish in the order in which their keys end.
-      const int first = tile.end[1] < tile.end[0] ? 1 : 0;
-      for (int turn = 0; turn < kStreams; ++turn) {
-        const int stream = turn ^ first;
-        if (tile.has_rows(stream)) store(tile, stream);
+#pragma unroll
+      for (int i = 0; i < kStreams; ++i) {
+        if (tile.has_rows(i)) store(tile, i);
       }
     }
     cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<0>());

@@ -80,15 +80,17 @@ class MmaIssuer {
     if (step.first[stream]) wait(barriers_.q_full[stream], q_turn_[stream].parity());
     wait(barriers_.kv_full[k.stage], k.phase);
     ptx::tcgen05_fence_after();
+    const std::uint32_t tmem = recomputed(tmem_);
     const int sf = (fresh ? Tmem::first_sf_qk(stream) : Tmem::sf_qk(stream)).column;
-    const ptx::ScaleColumns scales{tmem_ + sf, tmem_ + sf + kScaleColumns};
+    const ptx::ScaleColumns scales{tmem + sf, tmem + sf + kScaleColumns};
     ptx::tcgen05_copy_scales(scales.a, shared_address(smem_.sf_q[stream]));
     ptx::tcgen05_copy_scales(scales.b, shared_address(smem_.sf_kv[k.stage]));
-    const std::uint64_t a = ptx::swizzled_tile(shared_address(smem_.q[stream]), Config::kHeadDim);
+    const std::uint64_t a =
+        ptx::swizzled_tile(recomputed(shared_address(smem_.q[stream])), Config::kHeadDim);
     const std::uint64_t b = ptx::swizzled_tile(shared_address(smem_.kv[k.stage]), Config::kHeadDim);
 #pragma unroll
     for (int j = 0; j < Config::kHeadDim / 32; ++j) {
-      ptx::tcgen05_mma_mxf8(tmem_ + Tmem::s(stream).column, a + 2 * j, b + 2 * j,
+      ptx::tcgen05_mma_mxf8(tmem + Tmem::s(stream).column, a + 2 * j, b + 2 * j,
                             ptx::mxf8_instruction(kTileN, false, j), scales, j > 0);
     }
     commit(barriers_.s_full[stream]);
@@ -112,8 +114,9 @@ class MmaIssuer {
     wait(barriers_.pv_ready[stream], values_[stream].parity());
     ++values_[stream].count;
     ptx::tcgen05_fence_after();
+    const std::uint32_t tmem = recomputed(tmem_);
     const int sf = Tmem::sf_pv(stream).column;
-    const ptx::ScaleColumns scales{tmem_ + sf, tmem_ + sf + kScaleColumns};
+    const ptx::ScaleColumns scales{tmem + sf, tmem + sf + kScaleColumns};
     const int atom = Config::kPScale == PScale::kConstant ? 0 : stream;
     ptx::tcgen05_copy_scales(scales.a, shared_address(smem_.sf_p[atom]));
     ptx::tcgen05_copy_scales(scales.b, shared_address(smem_.sf_kv[step.v.stage]));
@@ -124,12 +127,17 @@ class MmaIssuer {
     for (int j = 0; j < kGroups; ++j) {
       if (j >= step.k_steps) break;
       ptx::tcgen05_mma_mxf8_tmem(
-          tmem_ + Tmem::o(stream).column, tmem_ + Tmem::p(stream).column + 8 * j, b + kRows * j,
+          tmem + Tmem::o(stream).column, tmem + Tmem::p(stream).column + 8 * j, b + kRows * j,
           ptx::mxf8_instruction(Config::kHeadDim, true, j), scales, j > 0 || !step.first[stream]);
     }
     if (step.last[stream]) commit(barriers_.o_full[stream]);
   }
 
+  /// Keeps what follows from a value out of registers that live through the whole loop.
+  __device__ static std::uint32_t recomputed(std::uint32_t value) {
+    asm volatile("" : "+r"(value));
+    return value;
+  }
   __device__ static void commit(const std::uint64_t& barrier) {
     ptx::tcgen05_commit(shared_address(&barrier));
   }

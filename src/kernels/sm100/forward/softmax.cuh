@@ -82,15 +82,11 @@ class Softmax {
     ++scores_.count;
     ptx::tcgen05_fence_after();
     float x[kTileN];
-#pragma unroll
-    for (int c = 0; c < kTileN; c += 32) ptx::tmem_load_32(s_ + c, x + c);
-    ptx::tmem_wait_load(x);
+    float top[kGroups];  // of each 32 keys; NaN where all are
+    load_scores(x, top);
     ptx::tcgen05_fence_before();
     warp_arrive(barriers_.s_read[stream_]);
-    if (masked) hide_keys(tile, n, x);
-
-    float top[kGroups];
-    group_maxima(x, top);
+    if (masked) hide_keys(tile, n, x, top);
     const float rescale = move_maximum(top, row);
     if (!first) {
       wait(barriers_.message_empty[stream_], messages_.last_parity());
@@ -103,16 +99,45 @@ class Softmax {
     row.sum = fmaf(row.sum, rescale, sum_of(x));
   }
 
-  __device__ void hide_keys(const TileRecord& tile, int n, float (&x)[kTileN]) const {
+  __device__ void load_scores(float (&x)[kTileN], float (&top)[kGroups]) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 1030
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      ptx::tmem_load_32_max(s_ + kScaleGroup * g, x + kScaleGroup * g, top[g]);
+    }
+    ptx::tmem_wait_load(x);
+#pragma unroll
+    for (float& most : top) asm volatile("" : "+f"(most));
+#else
+#pragma unroll
+    for (int c = 0; c < kTileN; c += 32) ptx::tmem_load_32(s_ + c, x + c);
+    ptx::tmem_wait_load(x);
+    group_maxima(x, top);
+#endif
+  }
+
+  __device__ void hide_keys(const TileRecord& tile, int n, float (&x)[kTileN],
+                            float (&top)[kGroups]) const {
     const attention::KeyRange keys = attention::visible_keys(
         params_.shape.mask, tile.seqlen_q, tile.seqlen_k, tile.row0 + kTileM * stream_ + lane_row_);
     const int begin = static_cast<int>(keys.begin) - n * kTileN;
     const int end = static_cast<int>(keys.end) - n * kTileN;
 #pragma unroll
-    for (int i = 0; i < kTileN; ++i) x[i] = i >= begin && i < end ? x[i] : -INFINITY;
+    for (int g = 0; g < kGroups; ++g) {
+      const std::uint32_t visible =
+          bits_below(end - kScaleGroup * g) & ~bits_below(begin - kScaleGroup * g);
+#pragma unroll
+      for (int i = 0; i < kScaleGroup; ++i) {
+        float& score = x[kScaleGroup * g + i];
+        score = (visible >> i & 1) != 0 ? score : -INFINITY;
+      }
+    }
+    group_maxima(x, top);
+  }
+  __device__ static std::uint32_t bits_below(int bit) {
+    return bit <= 0 ? 0u : bit >= 32 ? ~0u : (1u << bit) - 1;
   }
 
-  /// Of each 32 keys; NaN where all are.
   __device__ static void group_maxima(const float (&x)[kTileN], float (&top)[kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
