@@ -24,6 +24,11 @@ __device__ inline void fence_registers(float (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
+template <int kCount>
+__device__ inline void fence_registers(std::uint32_t (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
+}
 
 /// 2^exponent, clamped to normal numbers.
 __device__ inline float power_of_two(int exponent) {

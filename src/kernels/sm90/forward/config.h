@@ -42,7 +42,7 @@ struct Config {
   static_assert(kHeadDim == 64 || kHeadDim == 128);
   /// Q's fragments of so many steps of 32 columns stay in registers, as far as there is room:
   /// reading Q from shared memory for every block costs 10% (power, and bandwidth).
-  static constexpr int kQRegisterSteps = kHeadDim == 64 ? 2 : kScores == Scores::kF16 ? 4 : 2;
+  static constexpr int kQRegisterSteps = kHeadDim == 64 ? 2 : kScores == Scores::kF16 ? 4 : 3;
 };
 
 /// Scales of one key block as the softmax takes them, made by the producer. kF32 holds floats, kF16

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "core/check.h"
-#include "device/tensor_map.h"
+#include "kernels/sm90/common/operand_maps.h"
 #include "kernels/sm90/forward/params.h"
 #include "mx/scale_layout.h"
 
@@ -97,36 +97,6 @@ void check_call(const ForwardCall& call) {
   expect(call.lse != nullptr, "lse", "an address", "none");
 }
 
-/// [tokens, heads, head_dim] in boxes of `rows` tokens of one head.
-CUtensorMap rows_map(const driver::Device& device, const device::AttentionOperand& x,
-                     std::uint32_t rows) {
-  const std::uint64_t dim = static_cast<std::uint64_t>(x.head_dim);
-  const std::uint64_t dims[] = {dim, static_cast<std::uint64_t>(x.num_heads),
-                                static_cast<std::uint64_t>(std::max<std::int64_t>(x.total, 1))};
-  const std::uint64_t strides[] = {static_cast<std::uint64_t>(x.head_stride),
-                                   static_cast<std::uint64_t>(x.token_stride)};
-  const std::uint32_t box[] = {static_cast<std::uint32_t>(dim), 1, rows};
-  return device::make_tensor_map(
-      device, {.address = reinterpret_cast<std::uint64_t>(x.rows),
-               .dims = dims,
-               .stride_bytes = strides,
-               .box = box,
-               .swizzle = dim == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
-}
-
-CUtensorMap transposed_map(const driver::Device& device, const device::AttentionOperand& x) {
-  const std::uint64_t pitch = static_cast<std::uint64_t>(std::max<std::int64_t>(x.pitch, 128));
-  const std::uint64_t dims[] = {
-      pitch, static_cast<std::uint64_t>(x.num_heads) * static_cast<std::uint64_t>(x.head_dim)};
-  const std::uint64_t strides[] = {pitch};
-  const std::uint32_t box[] = {128, static_cast<std::uint32_t>(x.head_dim)};
-  return device::make_tensor_map(device, {.address = reinterpret_cast<std::uint64_t>(x.transposed),
-                                          .dims = dims,
-                                          .stride_bytes = strides,
-                                          .box = box,
-                                          .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
-}
-
 attention::TileShape tile_shape(const ForwardCall& call, std::int32_t batch) {
   const std::int64_t mean = batch > 0 ? call.k.total / batch : 0;
   // Costs fall from tile to tile under a causal mask: sections would bring costly ones last.
@@ -165,18 +135,20 @@ void plan_jagged(const device::Queue& queue, const ForwardCall& call, ForwardPar
 }
 
 ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
-  ForwardParams params;
+  // Straight into the members: a compiler's temporary need not have their alignment.
+  ForwardParams params = {.q_map = rows_map(queue.device, call.q, 64),
+                          .k_map = rows_map(queue.device, call.k, 128),
+                          .v_map = transposed_map(queue.device, call.v, 128)};
   params.batch = call.k.offsets.batch;
   params.shape = tile_shape(call, params.batch);
-  params.q_map = rows_map(queue.device, call.q, 64);
-  params.k_map = rows_map(queue.device, call.k, 128);
-  params.v_map = transposed_map(queue.device, call.v);
   params.q = {call.q.scales, call.q.offsets};
   params.k = {call.k.scales, call.k.offsets};
   params.v_scales = call.v.scales;
   params.o = call.o;
   params.o_token_stride = call.o_token_stride;
   params.o_head_stride = call.o_head_stride;
+  params.o_aligned = (reinterpret_cast<std::uintptr_t>(call.o) % 16 == 0) &&
+                     call.o_token_stride % 8 == 0 && call.o_head_stride % 8 == 0;
   params.lse = call.lse;
   params.row_max = call.row_max;
   params.lse_head_stride = call.lse_head_stride;

@@ -2,6 +2,7 @@
 
 #include <cuda/ptx>
 
+#include "kernels/sm90/common/mma.cuh"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/params.h"
 #include "ptx/half2.cuh"
@@ -9,10 +10,6 @@
 
 /// The producer role.
 namespace mxfa::sm90::forward {
-
-__device__ inline std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 /// Adds 1 for the warp, which then agrees on what the counter held.
 struct WarpFetchAdd {
@@ -244,10 +241,6 @@ class Producer {
     const std::uint8_t code =
         __ldg(scales.data + row * scales.row_stride + head * scales.head_stride);
     return code == 0xFF ? kNanExponent : code - 127;
-  }
-  __device__ static float power_of_two(int exponent) {
-    const int clamped = exponent < -126 ? -126 : exponent > 127 ? 127 : exponent;
-    return __int_as_float((clamped + 127) << 23);
   }
   /// As the softmax of this configuration takes a number.
   __device__ static std::uint32_t lane_value(float x) {

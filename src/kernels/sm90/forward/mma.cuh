@@ -1,31 +1,11 @@
 #pragma once
 
+#include "kernels/sm90/common/mma.cuh"
 #include "kernels/sm90/forward/config.h"
 #include "ptx/wgmma.cuh"
 
 /// The two GEMMs of a consumer warpgroup.
 namespace mxfa::sm90::forward {
-
-/// K-major tile whose rows of kRowBytes (64 or 128) are swizzled by as many bytes.
-template <int kRowBytes>
-__device__ inline std::uint64_t tile_descriptor(std::uint32_t address) {
-  static_assert(kRowBytes == 64 || kRowBytes == 128);
-  constexpr std::uint64_t kSwizzle = kRowBytes == 128 ? 1 : 2;
-  constexpr std::uint64_t kEightRows = kRowBytes * 8 / 16;
-  return kSwizzle << 62 | kEightRows << 32 | 1ull << 16 | address >> 4;
-}
-
-/// Keeps the compiler from reading registers of an MMA in flight before the wait above this.
-template <int kCount>
-__device__ inline void fence_registers(float (&registers)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
-}
-template <int kCount>
-__device__ inline void fence_registers(std::uint32_t (&registers)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
-}
 
 /// Q as the A operand: fragments of a warp's 16 rows, and where the warpgroup's 64 rows lie for the
 /// steps that have no registers.

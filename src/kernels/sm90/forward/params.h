@@ -21,21 +21,22 @@ struct ForwardParams {
   CUtensorMap q_map;  ///< rows (head_dim, heads, tokens), box 64 rows
   CUtensorMap k_map;  ///< rows, box 128 rows
   CUtensorMap v_map;  ///< transposed (pitch, heads * head_dim), box 128 keys of all head_dim
-  SideParams q, k;
-  device::OperandScales v_scales;
+  SideParams q = {}, k = {};
+  device::OperandScales v_scales = {};
 
   /// [rows_o, num_heads, columns], BF16. Strides in elements, even; head_dim is contiguous.
   std::uint16_t* o = nullptr;
   std::int64_t o_token_stride = 0;
   std::int64_t o_head_stride = 0;
+  bool o_aligned = false;    ///< every 8 columns of o lie on 16 bytes
   float* lse = nullptr;      ///< [num_heads, rows_o], natural log
   float* row_max = nullptr;  ///< [num_heads, rows_o] in log2 units; may be null
   std::int64_t lse_head_stride = 0;
   std::int32_t columns = 0;  ///< head_dim of o, a multiple of 8 up to the kernel's
 
-  attention::TileShape shape;
-  attention::Seqlens seqlens;  ///< jagged
-  attention::JaggedPlan plan;  ///< null where dense
+  attention::TileShape shape = {};
+  attention::Seqlens seqlens = {};  ///< jagged
+  attention::JaggedPlan plan = {};  ///< null where dense
   std::int32_t* counter = nullptr;
   /// Dense, where the last round is divided: parts that came, [slots, kConsumers], 0 before the
   /// launch; and what they hand over, [segments, kConsumers] of kPartBytes. Null: not divided.

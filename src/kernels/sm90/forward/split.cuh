@@ -36,7 +36,7 @@ class PartMerger {
  private:
   static constexpr int kO = Config::kHeadDim / 2;
 
-  __device__ void sync() const { asm volatile("bar.sync %0, 128;" ::"r"(1 + part_) : "memory"); }
+  __device__ void sync() const { sync_threads(1 + part_, 128); }
   __device__ float* values_of(int segment) const {
     return params_.partials +
            (std::int64_t{segment} * Config::kConsumers + part_) * (kPartValues<Config> * 128) +
