@@ -16,6 +16,9 @@ constexpr std::uint32_t kTimedQuantum = 8;
 /// Turns after which the starved get one: others may spin on what they hold, and every warp of a
 /// GPU gets on at some time.
 constexpr int kPatience = 1024;
+/// Instructions without effect after which asynchronous work that is kept for last goes on: the
+/// warps that run may spin on memory that only it lets others write.
+constexpr std::uint64_t kSpinPatience = 1 << 16;
 /// Rounds in which every poll fails before the launch counts as stuck: sleeps may run out.
 constexpr int kMaxRetries = 256;
 /// How long a stuck scheduler waits for the memory effects of other threads that also seem stuck.
@@ -127,9 +130,12 @@ bool Scheduler::is_victim(const Agent& agent) const {
 
 Scheduler::Choice Scheduler::choose() {
   if (options_.policy == Policy::kTimed) return choose_timed();
-  const bool async_last = options_.policy == Policy::kLatest;
-  if (!async_last && options_.policy != Policy::kEarliest && random_.below(4) == 0) {
-    const Choice choice = choose_async(options_.policy == Policy::kLifo);
+  const Policy policy = options_.policy;
+  const bool async_now = policy == Policy::kLatest     ? spent_ > kSpinPatience
+                         : policy == Policy::kEarliest ? false
+                                                       : random_.below(4) == 0;
+  if (async_now) {
+    const Choice choice = choose_async(policy == Policy::kLifo);
     if (choice.cta != nullptr) return choice;
   }
   const Choice warp = choose_warp();
