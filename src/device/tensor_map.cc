@@ -8,7 +8,11 @@ namespace mxfa::device {
 
 CUtensorMap make_tensor_map(const driver::Device& device, const TensorMapDesc& desc) {
   constexpr std::size_t kMaxRank = 5;
-  CUtensorMap map = {};
+  // Not the returned object itself: a caller's temporary need not be aligned as the driver wants it
+  // (g++ 12 puts one on 16 bytes).
+  struct Aligned {
+    CUtensorMap map = {};
+  } aligned;
   std::array<cuuint64_t, kMaxRank> dims{}, strides{};
   std::array<cuuint32_t, kMaxRank> box{}, element_strides{};
   std::copy(desc.dims.begin(), desc.dims.end(), dims.begin());
@@ -17,7 +21,7 @@ CUtensorMap make_tensor_map(const driver::Device& device, const TensorMapDesc& d
   element_strides.fill(1);
   const driver::CurrentDevice current(device);
   const CUresult result = device.calls().cuTensorMapEncodeTiled(
-      &map, desc.type, static_cast<cuuint32_t>(desc.dims.size()),
+      &aligned.map, desc.type, static_cast<cuuint32_t>(desc.dims.size()),
       reinterpret_cast<void*>(desc.address), dims.data(), strides.data(), box.data(),
       element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, desc.swizzle,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -29,7 +33,7 @@ CUtensorMap make_tensor_map(const driver::Device& device, const TensorMapDesc& d
                                 int(desc.type), desc.address, fmt::join(desc.dims, ", "),
                                 fmt::join(desc.stride_bytes, ", "), fmt::join(desc.box, ", "),
                                 int(desc.swizzle)));
-  return map;
+  return aligned.map;
 }
 
 }  // namespace mxfa::device
