@@ -20,6 +20,7 @@ using attention::Mask;
 using reference::HeadInputs;
 using reference::Matrix;
 namespace recipe = reference::recipe;
+using sm90::backward::DqSums;
 
 struct BackwardCase {
   std::string name;
@@ -35,8 +36,12 @@ struct BackwardCase {
   double spread = 0.0;       ///< groups of 32 tokens are scaled by 2^uniform(-spread, spread)
   double dout_spread = 0.0;  ///< rows of dO likewise
   double dout_mean = 0.0;
+  double dout_sigma = 1.0;
   std::int64_t slack_rows = 0;     ///< of NaN, behind the last sequence
   std::int64_t slack_columns = 0;  ///< of gradients and o, between heads
+  DqSums dq_sums = DqSums::kF32;
+  bool deterministic = false;
+  bool row_max = true;  ///< given
 
   std::int64_t batch() const { return std::int64_t(cu_seqlens_k.size()) - 1; }
   double scale() const { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
@@ -82,7 +87,7 @@ class BackwardBatch {
     if (test.broadcast_q) {
       for (std::int64_t s = 1; s < test.batch(); ++s) cu_o.push_back(cu_o.back() + cu_o[1]);
     }
-    dout_ = make_rows(cu_o, test.num_heads, 4, 1.0, test.dout_spread);
+    dout_ = make_rows(cu_o, test.num_heads, 4, test.dout_sigma, test.dout_spread);
     for (float& value : dout_.values) {
       value = mx::round_bf16(value + static_cast<float>(test.dout_mean));
     }
@@ -104,19 +109,27 @@ class BackwardBatch {
     return saved_[s * test_.num_heads + head];
   }
   recipe::HeadProblem problem() const { return {test_.mask, test_.scale()}; }
-  static recipe::RecipeConfig config() {
+  recipe::RecipeConfig config() const {
     recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
     config.promote_queries = sm90::backward::kPromoteTiles * sm90::backward::kTileM;
     config.dq_out = config.dkv_out = recipe::OutputFormat::kF32;
+    config.fold_row_max = test_.row_max;
+    if (test_.dq_sums == DqSums::kF16) config.dq_accum = recipe::DqAccum::kF16;
     return config;
   }
 
   struct Results {
     std::vector<std::uint16_t> dq, dk, dv;  ///< BF16 [total, heads, pitch()]
+    std::uint64_t overflows = 0;
     bool guards_intact = false;
   };
+  /// Gradients that are not wanted stay as they are.
+  struct Wants {
+    bool dq = true, dk = true, dv = true;
+  };
   std::int64_t pitch() const { return test_.head_dim + test_.slack_columns; }
-  Results run() const;
+  Results run() const { return run({}); }
+  Results run(const Wants& wants) const;
 
  private:
   PackedRows make_rows(std::vector<std::int32_t> cu, std::int64_t heads, std::uint64_t seed,
@@ -150,7 +163,7 @@ class BackwardBatch {
   std::vector<recipe::SavedForward> saved_;
 };
 
-inline BackwardBatch::Results BackwardBatch::run() const {
+inline BackwardBatch::Results BackwardBatch::run(const Wants& wants) const {
   Machine& machine = testing::machine();
   const std::int64_t heads = test_.num_heads, dim = test_.head_dim, slack = test_.slack_rows;
   const std::int64_t rows_o = dout_.total();
@@ -208,28 +221,35 @@ inline BackwardBatch::Results BackwardBatch::run() const {
   const auto gradient = [&](const PackedRows& rows) {
     return machine.poisoned((rows.total() + slack) * rows.heads * pitch() * 2);
   };
-  const auto out = [&](const Guarded& x, const PackedRows& rows) {
-    return sm90::backward::GradientOut{.data = x.as<std::uint16_t>(),
+  const auto out = [&](const Guarded& x, const PackedRows& rows, bool wanted) {
+    return sm90::backward::GradientOut{.data = wanted ? x.as<std::uint16_t>() : nullptr,
                                        .token_stride = rows.heads * pitch(),
                                        .head_stride = pitch()};
   };
   const Guarded dq = gradient(q_), dk = gradient(k_), dv = gradient(k_);
-  sm90::backward::BackwardCall call{.q = operands.q,
-                                    .k = operands.k,
-                                    .v = operands.v,
-                                    .dout = operands.dout,
-                                    .broadcast_q = test_.broadcast_q,
-                                    .mask = test_.mask,
-                                    .softmax_scale = test_.scale(),
-                                    .o = o.as<const std::uint16_t>(),
-                                    .o_token_stride = heads * pitch(),
-                                    .o_head_stride = pitch(),
-                                    .lse = lse_d.as<const float>(),
-                                    .row_max = row_max_d.as<const float>(),
-                                    .lse_head_stride = rows_o + slack,
-                                    .dq = out(dq, q_),
-                                    .dk = out(dk, k_),
-                                    .dv = out(dv, k_)};
+  const std::uint64_t none = 0;
+  const Guarded overflows = machine.upload(std::span<const std::uint64_t>(&none, 1));
+  sm90::backward::BackwardCall call{
+      .q = operands.q,
+      .k = operands.k,
+      .v = operands.v,
+      .dout = operands.dout,
+      .broadcast_q = test_.broadcast_q,
+      .mask = test_.mask,
+      .softmax_scale = test_.scale(),
+      .o = o.as<const std::uint16_t>(),
+      .o_token_stride = heads * pitch(),
+      .o_head_stride = pitch(),
+      .lse = lse_d.as<const float>(),
+      .row_max = test_.row_max ? row_max_d.as<const float>() : nullptr,
+      .lse_head_stride = rows_o + slack,
+      .columns = static_cast<std::int32_t>(dim),
+      .dq = out(dq, q_, wants.dq),
+      .dk = out(dk, k_, wants.dk),
+      .dv = out(dv, k_, wants.dv),
+      .dq_sums = test_.dq_sums,
+      .deterministic = test_.deterministic,
+      .dq_overflows = overflows.as<unsigned long long>()};
   const Guarded workspace = machine.poisoned(
       static_cast<std::size_t>(sm90::backward::backward_workspace_bytes(machine.device(), call)));
   call.workspace = workspace.as<void>();
@@ -237,6 +257,7 @@ inline BackwardBatch::Results BackwardBatch::run() const {
   machine.synchronize();
   const Guarded* const all[] = {&memory, &dq, &dk, &dv, &workspace};
   return {dq.download<std::uint16_t>(), dk.download<std::uint16_t>(), dv.download<std::uint16_t>(),
+          overflows.download<std::uint64_t>()[0],
           std::all_of(std::begin(all), std::end(all),
                       [](const Guarded* x) { return x->guards_intact(); })};
 }

@@ -13,6 +13,7 @@ class Backward : public ::testing::TestWithParam<BackwardCase> {};
 struct Wanted {
   std::vector<double> recipe_dq, recipe_dk, recipe_dv;
   std::vector<double> oracle_dq, oracle_dk, oracle_dv;
+  std::int64_t overflows = 0;
 };
 
 template <class T>
@@ -35,7 +36,7 @@ Wanted expected(const BackwardBatch& batch, const BackwardCase& test) {
   }
   for (std::int64_t s = 0; s < test.batch(); ++s) {
     for (std::int64_t head = 0; head < test.num_heads; ++head) {
-      const auto config = BackwardBatch::config();
+      const auto config = batch.config();
       const auto& operands = batch.operands(s, head);
       const auto got =
           recipe::recipe_backward(operands, batch.problem(), batch.saved(s, head), config);
@@ -43,6 +44,7 @@ Wanted expected(const BackwardBatch& batch, const BackwardCase& test) {
       const auto oracle = reference::attention_backward(kern, reference::attention_forward(kern));
       const std::int64_t q0 = batch.q().cu[batch.q_sequence(s)], k0 = batch.k().cu[s];
       const std::int64_t kv = batch.head_kv(head);
+      want.overflows += got.dq_overflows;
       add(got.dq, q0, test.num_heads, head, want.recipe_dq);
       add(got.dk, k0, test.num_heads_kv, kv, want.recipe_dk);
       add(got.dv, k0, test.num_heads_kv, kv, want.recipe_dv);
@@ -81,6 +83,49 @@ void expect_gradient(const std::vector<double>& got, const std::vector<double>& 
                            {.label = label + " against the oracle", .cols = cols}));
 }
 
+// Every key tile of the sums in one order: what they are is then the recipe's to the last bit.
+class BackwardInOrder : public ::testing::TestWithParam<BackwardCase> {};
+
+TEST_P(BackwardInOrder, SameBitsEveryTime) {
+  BackwardCase test = GetParam();
+  test.deterministic = true;
+  const BackwardBatch batch(test);
+  const BackwardBatch::Results got = batch.run();
+  EXPECT_TRUE(got.guards_intact);
+  const Wanted want = expected(batch, test);
+  std::vector<std::uint16_t> rounded;
+  for (const double value : want.recipe_dq) {
+    rounded.push_back(mx::encode_bf16(static_cast<float>(value)));
+  }
+  std::int64_t differing = 0;
+  for (std::size_t i = 0; i < rounded.size(); ++i) differing += got.dq[i] != rounded[i];
+  // An exponential that rounds another way moves a code, and with it 64 sums by a step.
+  EXPECT_LE(differing, std::ssize(rounded) / 100) << test.name;
+  for (int run = 0; run < 2; ++run) {
+    const BackwardBatch::Results again = batch.run();
+    EXPECT_TRUE(bitwise_equal(again.dq, got.dq, {.label = "dq"})) << test.name;
+    EXPECT_TRUE(bitwise_equal(again.dk, got.dk, {.label = "dk"})) << test.name;
+    EXPECT_TRUE(bitwise_equal(again.dv, got.dv, {.label = "dv"})) << test.name;
+  }
+}
+
+TEST(BackwardSubsets, WhatIsNotWantedStays) {
+  const BackwardCase test{.name = "subset", .cu_seqlens_q = {0, 40}, .cu_seqlens_k = {0, 60, 60}};
+  BackwardCase jagged = test;
+  jagged.cu_seqlens_q = {0, 30, 40};
+  const BackwardBatch batch(jagged);
+  const BackwardBatch::Results all = batch.run();
+  for (int kept = 0; kept < 3; ++kept) {
+    const auto got = batch.run({.dq = kept == 0, .dk = kept == 1, .dv = kept == 2});
+    const std::vector<std::uint16_t>* const results[] = {&got.dq, &got.dk, &got.dv};
+    const std::vector<std::uint16_t>* const wanted[] = {&all.dq, &all.dk, &all.dv};
+    for (int i = 0; i < 3; ++i) {
+      const std::vector<std::uint16_t> untouched(results[i]->size(), 0xFFFF);
+      EXPECT_TRUE(bitwise_equal(*results[i], i == kept ? *wanted[i] : untouched)) << kept << i;
+    }
+  }
+}
+
 TEST_P(Backward, AsTheRecipe) {
   const BackwardCase& test = GetParam();
   const BackwardBatch batch(test);
@@ -94,6 +139,11 @@ TEST_P(Backward, AsTheRecipe) {
                   cols);
   expect_gradient(gradient(got.dv, batch.k(), batch.pitch()), want.recipe_dv, want.oracle_dv, "dv",
                   cols);
+  // The order of the sums decides about a sum near the end of the range, not about a single one.
+  if (test.cu_seqlens_k.back() <= 128) {
+    EXPECT_EQ(static_cast<std::int64_t>(got.overflows), want.overflows);
+  }
+  EXPECT_TRUE(test.name != "overflow" || got.overflows > 100) << got.overflows;
 }
 
 constexpr auto kTopLeft = CausalAlignment::kTopLeft;
@@ -168,9 +218,57 @@ const BackwardCase kCases[] = {
      .cu_seqlens_k = {0, 20},
      .head_dim = 64,
      .dout_mean = 2.0},
+    {.name = "padded", .cu_seqlens_q = {0, 70}, .cu_seqlens_k = {0, 140}, .head_dim = 96},
+    {.name = "no_row_max",
+     .cu_seqlens_q = {0, 70},
+     .cu_seqlens_k = {0, 140},
+     .head_dim = 40,
+     .row_max = false},
+    {.name = "half_sums",
+     .cu_seqlens_q = {0, 100},
+     .cu_seqlens_k = {0, 100},
+     .dq_sums = DqSums::kF16},
+    {.name = "half_sums_narrow",
+     .cu_seqlens_q = {0, 70, 75},
+     .cu_seqlens_k = {0, 30, 120},
+     .head_dim = 64,
+     .slack_rows = 7,
+     .dq_sums = DqSums::kF16},
+    {.name = "overflow",
+     .cu_seqlens_q = {0, 100},
+     .cu_seqlens_k = {0, 100},
+     .head_dim = 64,
+     .dout_sigma = 1500.0,
+     .dq_sums = DqSums::kF16},
 };
 
 INSTANTIATE_TEST_SUITE_P(Cases, Backward, ::testing::ValuesIn(kCases),
+                         [](const auto& test) { return test.param.name; });
+
+const BackwardCase kOrdered[] = {
+    {.name = "dense",
+     .cu_seqlens_q = {0, 100, 200},
+     .cu_seqlens_k = {0, 700, 1400},
+     .head_dim = 64,
+     .dense = true,
+     .dq_sums = DqSums::kF16},
+    {.name = "causal",
+     .cu_seqlens_q = {0, 300, 310},
+     .cu_seqlens_k = {0, 500, 760},
+     .head_dim = 64,
+     .mask = {.causal = true}},
+    {.name = "window",
+     .cu_seqlens_q = {0, 200},
+     .cu_seqlens_k = {0, 900},
+     .head_dim = 64,
+     .mask = {.window_left = 200, .window_right = 10}},
+    {.name = "broadcast",
+     .cu_seqlens_q = {0, 66},
+     .cu_seqlens_k = {0, 300, 300, 660},
+     .head_dim = 64,
+     .broadcast_q = true},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, BackwardInOrder, ::testing::ValuesIn(kOrdered),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -3,12 +3,20 @@
 namespace mxfa::sm90::backward {
 
 extern "C" __global__ void __launch_bounds__(384, 1)
-    attention_backward_d128(const __grid_constant__ BackwardParams params) {
-  backward<Config<128>>(params);
+    attention_backward_d128_f32(const __grid_constant__ BackwardParams params) {
+  backward<Config<128, DqSums::kF32>>(params);
 }
 extern "C" __global__ void __launch_bounds__(384, 1)
-    attention_backward_d64(const __grid_constant__ BackwardParams params) {
-  backward<Config<64>>(params);
+    attention_backward_d128_f16(const __grid_constant__ BackwardParams params) {
+  backward<Config<128, DqSums::kF16>>(params);
+}
+extern "C" __global__ void __launch_bounds__(384, 1)
+    attention_backward_d64_f32(const __grid_constant__ BackwardParams params) {
+  backward<Config<64, DqSums::kF32>>(params);
+}
+extern "C" __global__ void __launch_bounds__(384, 1)
+    attention_backward_d64_f16(const __grid_constant__ BackwardParams params) {
+  backward<Config<64, DqSums::kF16>>(params);
 }
 
 }  // namespace mxfa::sm90::backward

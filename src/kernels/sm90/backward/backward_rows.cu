@@ -1,5 +1,6 @@
 #include "device/fp8.cuh"
 #include "device/jagged.cuh"
+#include "device/scaled_sums.cuh"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/common/mma.cuh"
 
@@ -93,6 +94,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       q_exponent[g] = rows.group_exists(g) ? rows.q_exponent(g) : -127;
       reference = max(reference, q_exponent[g]);
     }
+    float(&padded)[20] =
+        rows.lane < 16 ? out.bias[rows.lane / 4] : out.minus_delta[rows.lane / 4 - 4];
+    padded[16 + rows.lane % 4] = 0.0f;  // the copy engine reads all of it
     for (int g = 0; g < kQGroups; ++g) {
       const int q_shift = rows.group_exists(g) ? q_exponent[g] - reference : 0;
       const int dout = rows.group_exists(g) ? rows.dout_exponent(g) : 0;
@@ -120,42 +124,88 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Sums as threads of the backward hold them (kDqTileFloats) to rows.
+namespace {
+
+/// Rows of 128 columns and 16 bytes more: threads of a quad, 8 rows apart, meet no bank twice.
+using StagedRows = std::uint16_t[kTileM][128 + 8];
+
+/// A thread's sums of a tile to rows in shared memory.
+struct DqReader {
+  const DqParams& params;
+  const device::Tile& tile;
+  const device::SumsOfHead& scaled;
+  int first;  ///< row of the tile of 128
+  int half = static_cast<int>(threadIdx.x) / 128;
+  int thread = static_cast<int>(threadIdx.x) % 128;
+  unsigned overflows = 0;
+
+  __device__ void read(const std::uint8_t* sums, StagedRows& rows) {
+    const bool f16 = params.kind == DqSums::kF16;
+    const int width = params.head_dim / 2, pieces = width / (f16 ? 16 : 8);
+    const auto* const source = reinterpret_cast<const uint4*>(sums) + half * pieces * 128 + thread;
+    for (int i = 0; i < pieces; ++i) {
+      const uint4 piece = __ldcs(&source[128 * i]);
+      if (f16) {
+        const int column = half * width + 16 * i;
+        put(rows, column,
+            make_float4(device::f16_low(piece.x), device::f16_high(piece.x),
+                        device::f16_low(piece.y), device::f16_high(piece.y)));
+        put(rows, column + 8,
+            make_float4(device::f16_low(piece.z), device::f16_high(piece.z),
+                        device::f16_low(piece.w), device::f16_high(piece.w)));
+      } else {
+        put(rows, half * width + 8 * i,
+            make_float4(__uint_as_float(piece.x), __uint_as_float(piece.y),
+                        __uint_as_float(piece.z), __uint_as_float(piece.w)));
+      }
+    }
+  }
+
+  /// Two columns of row `quad` and of row quad + 8 of a warp's 16.
+  __device__ void put(StagedRows& rows, int column0, float4 sum) {
+    const int row = 16 * (thread / 32) + thread % 32 / 4;
+    const int column = column0 + 2 * (thread % 4);
+    if (params.kind == DqSums::kF16) {
+      sum = make_float4(finished(sum.x, row), finished(sum.y, row), finished(sum.z, row + 8),
+                        finished(sum.w, row + 8));
+    }
+    *reinterpret_cast<std::uint32_t*>(&rows[row][column]) = device::encode_bf16_pair(sum.x, sum.y);
+    *reinterpret_cast<std::uint32_t*>(&rows[row + 8][column]) =
+        device::encode_bf16_pair(sum.z, sum.w);
+  }
+  __device__ float finished(float sum, int row) {
+    if (first + row >= tile.rows) return 0.0f;
+    return scaled.finish(sum, tile.row0 + first + row, overflows);
+  }
+};
+
+}  // namespace
+
+/// Sums as threads of the backward hold them (dq_tile_bytes) to rows.
 extern "C" __global__ void __launch_bounds__(kThreads)
     backward_dq(const __grid_constant__ DqParams params) {
-  // Rows of 128 columns and 16 bytes more: threads of a quad, 8 rows apart, meet no bank twice.
-  __shared__ __align__(16) std::uint16_t rows[kTileM][128 + 8];
+  __shared__ __align__(16) StagedRows rows;
   const std::int64_t works = 2 * params.q.tiles(params.q.batch) * params.num_heads;
-  const int half = static_cast<int>(threadIdx.x) / 128, thread = threadIdx.x % 128;
-  const int row = 16 * (thread / 32) + thread % 32 / 4;
-  const int width = params.head_dim / 2;
+  const std::int64_t tile_bytes = dq_tile_bytes(params.head_dim, params.kind);
   int sequence = 0;
   for (std::int64_t work = blockIdx.x; work < works; work += gridDim.x) {
     const device::Tile tile = device::locate_tile(params.q, params.num_heads, work / 2, sequence);
-    const int first = kTileM * static_cast<int>(work % 2);
-    const float4* const sums =
-        reinterpret_cast<const float4*>(
-            params.sums + (tile.head * params.head_stride + 2 * tile.index + work % 2) * kTileM *
-                              params.head_dim) +
-        half * (kTileM * width / 4);
-    for (int i = 0; i < width / 8; ++i) {
-      const float4 sum = __ldcs(&sums[128 * i + thread]);
-      const int column = half * width + 8 * i + 2 * (thread % 4);
-      *reinterpret_cast<std::uint32_t*>(&rows[row][column]) =
-          device::encode_bf16_pair(sum.x, sum.y);
-      *reinterpret_cast<std::uint32_t*>(&rows[row + 8][column]) =
-          device::encode_bf16_pair(sum.z, sum.w);
-    }
+    const device::SumsOfHead scaled(params.scaled, tile.sequence, params.num_heads, tile.head);
+    DqReader reader{params, tile, scaled, kTileM * static_cast<int>(work % 2)};
+    reader.read(
+        params.sums + (tile.head * params.head_stride + 2 * tile.index + work % 2) * tile_bytes,
+        rows);
     __syncthreads();
     const int pairs = params.columns / 2;
-    const int count = min(kTileM, tile.rows - first);
+    const int count = min(kTileM, tile.rows - reader.first);
     for (int i = static_cast<int>(threadIdx.x); i < count * pairs; i += kThreads) {
       auto* const target = params.dq.data +
-                           (tile.row0 + first + i / pairs) * params.dq.token_stride +
+                           (tile.row0 + reader.first + i / pairs) * params.dq.token_stride +
                            tile.head * params.dq.head_stride;
       reinterpret_cast<std::uint32_t*>(target)[i % pairs] =
           reinterpret_cast<const std::uint32_t*>(rows[i / pairs])[i % pairs];
     }
+    scaled.report(reader.overflows);
     __syncthreads();
   }
 }

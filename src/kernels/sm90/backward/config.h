@@ -3,8 +3,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/host_device.h"
+
 /// Tiles, roles, registers and shared memory of the Hopper backward. For host and device.
 namespace mxfa::sm90::backward {
+
+/// What dQ is summed in.
+enum class DqSums : std::uint8_t {
+  kF32,
+  kF16,  ///< times 2^dq_exponent: half the bytes, and a range to mind
+};
 
 inline constexpr int kScaleGroup = 32;  ///< tokens that share a scale
 inline constexpr int kTileM = 64;       ///< queries of a tile
@@ -40,17 +48,17 @@ enum StageFlag : std::uint32_t {
   kFresh = 2,        ///< dV and dK begin from 0
   kHeadBegins = 4,   ///< dS's exponents begin anew
   kMasked = 8,       ///< not every query of the tile sees every key of it
-  kNewKeys = 16,     ///< first tile of a key buffer
-  kPromote = 32,     ///< dV and dK go to the scratch afterwards
-  kScratchHas = 64,  ///< the scratch holds sums of these keys
-  kStore = 128,      ///< the last tile of these keys
+  kPromote = 16,     ///< dV and dK go to the scratch afterwards
+  kScratchHas = 32,  ///< the scratch holds sums of these keys
+  kStore = 64,       ///< the last tile of these keys
 };
 
 /// A query tile as the consumers see it.
 struct StageRecord {
   std::uint32_t flags;
   std::int32_t row0;     ///< in its sequence
-  std::int64_t dq_tile;  ///< among all tiles of the dQ sums
+  std::int32_t dq_tile;  ///< among all tiles of the dQ sums
+  std::int32_t turn;     ///< how many key tiles add to it before, where the order is fixed
 };
 
 /// A key tile as the consumers see it.
@@ -65,9 +73,13 @@ struct KeyRecord {
   std::int32_t reference;  ///< the largest exponent of K
 };
 
-template <int kHeadDimOf>
+/// What a warp stages of a gradient on its way out: 16 rows of 64 columns in BF16.
+inline constexpr int kStagedBytes = 16 * 64 * 2;
+
+template <int kHeadDimOf, DqSums kDqSumsOf>
 struct Config {
   static constexpr int kHeadDim = kHeadDimOf;
+  static constexpr DqSums kDqSums = kDqSumsOf;
   static_assert(kHeadDim == 64 || kHeadDim == 128);
   static constexpr int kConsumers = 2;
   static constexpr int kConsumerThreads = 128 * kConsumers;
@@ -81,6 +93,7 @@ struct Config {
   static constexpr int kRowBytes = kHeadDim;  ///< of Q, K, V, dO in rows
   /// A warpgroup computes these columns of dQ.
   static constexpr int kDqColumns = kHeadDim / kConsumers;
+  static constexpr int kDqBytes = kTileM * kDqColumns * (kDqSums == DqSums::kF16 ? 2 : 4);
 };
 
 template <class Config>
@@ -94,7 +107,8 @@ struct SmemPlan {
   alignas(1024) std::uint8_t qt[Config::kStages][kDim * kTileM];
   alignas(1024) std::uint8_t dout_t[Config::kStages][kDim * kTileM];
   alignas(1024) std::uint8_t ds[kTileM * kTileN];  ///< rows of queries, keys in sigma order
-  alignas(1024) float dq[Config::kConsumers][kTileM * Config::kDqColumns];
+  alignas(1024) std::uint8_t dq[Config::kConsumers][Config::kDqBytes];
+  alignas(128) std::uint8_t out[4 * Config::kConsumers][kStagedBytes];
   RowRecord rows[Config::kStages];
   StageRecord stage[Config::kStages];
   KeyRecord keys[Config::kKeyBuffers];
@@ -104,12 +118,14 @@ struct SmemPlan {
   std::uint64_t full[Config::kStages];                     ///< producer + bytes
   std::uint64_t empty[Config::kStages];                    ///< every consumer warp
 };
-static_assert(sizeof(SmemPlan<Config<128>>) <= 227 * 1024);
-static_assert(sizeof(SmemPlan<Config<64>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<64, DqSums::kF32>>) <= 227 * 1024);
 
-/// Floats of a tile's dQ sums: [warpgroup][float4 of columns][thread][4], as threads hold them.
-template <class Config>
-inline constexpr int kDqTileFloats = kTileM* Config::kHeadDim;
+/// Bytes of a tile of dQ's sums: [warpgroup][i][thread][16 bytes], where 16 bytes are what a thread
+/// holds of the columns 8 i .. 8 i + 7 (F32) or 16 i .. 16 i + 15 (F16).
+MXFA_HOST_DEVICE constexpr std::int64_t dq_tile_bytes(std::int64_t head_dim, DqSums sums) {
+  return kTileM * head_dim * (sums == DqSums::kF16 ? 2 : 4);
+}
 /// Floats of a CTA's scratch: dV, then dK, [float4][thread][4].
 template <class Config>
 inline constexpr std::int64_t kScratchFloats = std::int64_t{2} * kTileN* Config::kHeadDim;

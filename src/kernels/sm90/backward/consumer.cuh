@@ -1,10 +1,15 @@
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include <cuda/ptx>
+#include <type_traits>
 
 #include "kernels/sm90/backward/epilogue.cuh"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/scores.cuh"
+#include "ptx/global.cuh"
+#include "ptx/half2.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -37,18 +42,30 @@ class Consumer {
     if ((smem_.stage[stage_].flags & kValid) == 0) return;
     ptx::mbarrier_wait(at(offsetof(Plan, key_full), key_buffer_, 8), key_phase_);
     begin_keys();
-    Fragment s;
+    Fragment s, dp;
     Gradient dv, dk;
     ptx::wgmma_fence();
-    issue_scores(s, stage_, key_buffer_);
-    bool more = true;
-    while (more) more = run_tile(s, dv, dk);
+    issue_scores(s);
+    NextRows next = next_rows();
     ptx::wgmma_wait<0>();
     fence_registers(s);
-    if (leads()) cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>());
+    ptx::wgmma_fence();
+    issue_dp(dp);
+    while (run_tile(s, dp, next, dv, dk)) {
+    }
+    ptx::wgmma_wait<0>();
+    fence_registers(dp);
+    end_add();
   }
 
  private:
+  /// What a tile's exponentials need: read while nothing else wants shared memory, which wgmma with
+  /// 64 columns has no bandwidth left of.
+  struct NextRows {
+    RowValues bias;
+    TileFactors factors;
+  };
+
   __device__ std::uint32_t at(std::size_t member, int index, std::size_t size) const {
     return base_ + static_cast<std::uint32_t>(member) + index * static_cast<std::uint32_t>(size);
   }
@@ -71,9 +88,13 @@ class Consumer {
     }
     ptx::wgmma_commit();
   }
-  __device__ void issue_scores(Fragment& s, int stage, int key_buffer) const {
-    issue_rows(s, at(offsetof(Plan, k), key_buffer, sizeof(smem_.k[0])),
-               at(offsetof(Plan, q), stage, sizeof(smem_.q[0])));
+  __device__ void issue_scores(Fragment& s) const {
+    issue_rows(s, at(offsetof(Plan, k), key_buffer_, sizeof(smem_.k[0])),
+               at(offsetof(Plan, q), stage_, sizeof(smem_.q[0])));
+  }
+  __device__ void issue_dp(Fragment& dp) const {
+    issue_rows(dp, at(offsetof(Plan, v), key_buffer_, sizeof(smem_.v[0])),
+               at(offsetof(Plan, dout), stage_, sizeof(smem_.dout[0])));
   }
   __device__ void issue_tokens(Gradient& out, const Payload& a, std::uint32_t queries,
                                bool accumulate) const {
@@ -84,10 +105,10 @@ class Consumer {
     }
     ptx::wgmma_commit();
   }
-  __device__ void issue_dq(float (&dq)[Config::kDqColumns / 2]) const {
+  __device__ void issue_dq(float (&dq)[Config::kDqColumns / 2], int key_buffer) const {
     const std::uint64_t a = tile_descriptor<kTileN>(at(offsetof(Plan, ds), 0, 0));
     const std::uint64_t b =
-        tile_descriptor<kTileN>(at(offsetof(Plan, kt), key_buffer_, sizeof(smem_.kt[0])) +
+        tile_descriptor<kTileN>(at(offsetof(Plan, kt), key_buffer, sizeof(smem_.kt[0])) +
                                 part_ * Config::kDqColumns * kTileN);
 #pragma unroll
     for (int step = 0; step < kTileN / 32; ++step) {
@@ -98,100 +119,118 @@ class Consumer {
 
   __device__ bool leads() const { return threadIdx.x % 128 == 0; }
 
-  /// Whether another tile follows, whose S^T is then in flight into s.
-  __device__ bool run_tile(Fragment& s, Gradient& dv, Gradient& dk) {
-    const RowRecord& rows = smem_.rows[stage_];
-    const std::uint32_t flags = smem_.stage[stage_].flags;
-    const int pair = lane_ % 4;
+  /// A tile whose S^T is in s and whose dP^T is in flight. Whether another follows, of which the
+  /// same is then true. Every wait is for all MMAs: the compiler serializes all of them where one
+  /// of the last round is waited for beside others.
+  __device__ bool run_tile(Fragment& s, Fragment& dp, NextRows& next, Gradient& dv, Gradient& dk) {
+    const int stage = stage_, key_buffer = key_buffer_;
+    const RowRecord& rows = smem_.rows[stage];
+    const std::uint32_t flags = smem_.stage[stage].flags;
     Payload p, codes;
-    float dq_factor;
-    // Before anything else is issued: the compiler serializes all MMAs where S^T of the last round
-    // is waited for beside others.
-    ptx::wgmma_wait<0>();
-    fence_registers(s);
-    {
-      Fragment dp;
-      ptx::wgmma_fence();
-      issue_rows(dp, at(offsetof(Plan, v), key_buffer_, sizeof(smem_.v[0])),
-                 at(offsetof(Plan, dout), stage_, sizeof(smem_.dout[0])));
-      float s_factor[kQGroups], dp_factor[kQGroups], amax[kQGroups];
-#pragma unroll
-      for (int g = 0; g < kQGroups; ++g) {
-        s_factor[g] = params_.scale_log2 * power_of_two(rows.q_exponent[g] + k_exponent_);
-        dp_factor[g] = power_of_two(rows.dp_exponent[g] + v_exponent_);
-      }
-      SeeingColumns seeing[2] = {};
-      if (flags & kMasked) find_seeing(seeing);
-      if (flags & kMasked) {
-        exponentiate<true>(rows, pair, s_factor, seeing, s, p);
-      } else {
-        exponentiate<false>(rows, pair, s_factor, seeing, s, p);
-      }
-      ptx::wgmma_fence();
-      issue_tokens(dv, p, at(offsetof(Plan, dout_t), stage_, sizeof(smem_.dout_t[0])),
-                   (flags & kFresh) == 0);
-      ptx::wgmma_wait<1>();
-      fence_registers(dp);
-      if (flags & kMasked) {
-        differentiate<true>(rows, pair, dp_factor, seeing, s, dp, amax);
-      } else {
-        differentiate<false>(rows, pair, dp_factor, seeing, s, dp, amax);
-      }
-      const float dk_factor = choose_scales(rows, flags, amax, dk);
-      encode_for_dk(dp, dk_factor, codes);
-      ptx::wgmma_fence();
-      issue_tokens(dk, codes, at(offsetof(Plan, qt), stage_, sizeof(smem_.qt[0])),
-                   (flags & kFresh) == 0);
-      // The copy engine has read what was staged last, and every warp's amax is known.
-      if (leads()) cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>());
-      sync_threads(1, Config::kConsumerThreads);
-      dq_factor = store_ds(rows, dp);
+    SeeingColumns seeing[2] = {};
+    if (flags & kMasked) find_seeing(seeing);
+    const TileFactors factors = next.factors;
+    if (flags & kMasked) {
+      exponentiate<true>(next.bias, factors.s, seeing, s, p);
+    } else {
+      exponentiate<false>(next.bias, factors.s, seeing, s, p);
     }
+    RowValues minus_delta;
+    load_rows(rows.minus_delta, minus_delta);
+    ptx::wgmma_wait<0>();
+    fence_registers(dp);
+    ptx::wgmma_fence();
+    issue_tokens(dv, p, at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
+                 (flags & kFresh) == 0);
+    const bool next_full = next_is_full();
+    float amax[kQGroups];
+    if (flags & kMasked) {
+      differentiate<true>(minus_delta, factors.dp, seeing, s, dp, amax);
+    } else {
+      differentiate<false>(minus_delta, factors.dp, seeing, s, dp, amax);
+    }
+    const float dk_factor = choose_scales(rows, flags, amax, dk);
+    encode_for_dk(dp, dk_factor, codes);
+    const bool more = find_next(flags, next_full);
+    ptx::wgmma_fence();
+    issue_tokens(dk, codes, at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
+                 (flags & kFresh) == 0);
+    issue_scores(s);
+    // The copy engine has read what was staged last, and every warp's amax is known.
+    end_add();
+    sync_threads(1, Config::kConsumerThreads);
+    const float dq_factor = store_ds(rows, dp);
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     sync_threads(2, Config::kConsumerThreads);
     float dq[Config::kDqColumns / 2];
     ptx::wgmma_fence();
-    issue_dq(dq);
-
-    const int stage = stage_, key_buffer = key_buffer_;
-    const std::int64_t dq_tile = smem_.stage[stage].dq_tile;
-    const bool more = find_next();
-    ptx::wgmma_fence();
-    issue_scores(s, stage_, key_buffer_);
-    ptx::wgmma_wait<1>();
+    issue_dq(dq, key_buffer);
+    if (flags & kStore) begin_keys();
+    next = next_rows();
+    ptx::wgmma_wait<0>();
+    fence_registers(s);
     fence_registers(dq);
-    store_dq(dq, dq_factor, dq_tile);
+    stage_dq(dq, dq_factor);
+    add_dq(smem_.stage[stage]);
     if (flags & (kPromote | kStore)) finish(flags, rows.anchor, key_buffer, dv, dk);
     __syncwarp();
-    if (lane_ == 0) {
+    if (more && lane_ == 0) {
       ptx::mbarrier_arrive(at(offsetof(Plan, empty), stage, 8));
       if (flags & kStore) ptx::mbarrier_arrive(at(offsetof(Plan, key_empty), key_buffer, 8));
     }
-    if (flags & kStore) begin_keys();
+    ptx::wgmma_fence();
+    issue_dp(dp);
     return more;
   }
 
-  /// Moves on to the next tile, if there is one, and waits for what S^T of it reads; else stays, so
-  /// that the S^T that follows without a condition reads something.
-  __device__ bool find_next() {
-    const bool last = (smem_.stage[stage_].flags & kStore) != 0;
+  /// Whether the next stage is full already: asked for ahead, since even a yes takes long.
+  __device__ bool next_is_full() const {
     int stage = stage_ + 1;
     unsigned phase = phase_;
     if (stage == Config::kStages) {
       stage = 0;
       phase ^= 1;
     }
-    ptx::mbarrier_wait(at(offsetof(Plan, full), stage, 8), phase);
+    return ptx::mbarrier_try_wait(at(offsetof(Plan, full), stage, 8), phase);
+  }
+
+  /// Moves on to the next tile, if there is one, and waits for what S^T of it reads; else stays, so
+  /// that what follows without a condition reads something.
+  __device__ bool find_next(std::uint32_t flags, bool full) {
+    int stage = stage_ + 1;
+    unsigned phase = phase_;
+    if (stage == Config::kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+    if (!full) ptx::mbarrier_wait(at(offsetof(Plan, full), stage, 8), phase);
     if ((smem_.stage[stage].flags & kValid) == 0) return false;
     stage_ = stage;
     phase_ = phase;
-    if (!last) return true;
+    if ((flags & kStore) == 0) return true;
     if (++key_buffer_ == Config::kKeyBuffers) {
       key_buffer_ = 0;
       key_phase_ ^= 1;
     }
     ptx::mbarrier_wait(at(offsetof(Plan, key_full), key_buffer_, 8), key_phase_);
     return true;
+  }
+
+  __device__ void load_rows(const float (&rows)[4][20], RowValues& values) const {
+    const float4* const source = reinterpret_cast<const float4*>(rows[lane_ % 4]);
+#pragma unroll
+    for (int t = 0; t < kTileM / 16; ++t) values[t] = source[t];
+  }
+  __device__ NextRows next_rows() const {
+    const RowRecord& rows = smem_.rows[stage_];
+    NextRows next;
+    load_rows(rows.bias, next.bias);
+#pragma unroll
+    for (int g = 0; g < kQGroups; ++g) {
+      next.factors.s[g] = params_.scale_log2 * power_of_two(rows.q_exponent[g] + k_exponent_);
+      next.factors.dp[g] = power_of_two(rows.dp_exponent[g] + v_exponent_);
+    }
+    return next;
   }
 
   __device__ void find_seeing(SeeingColumns (&seeing)[2]) const {
@@ -257,26 +296,57 @@ class Consumer {
     }
     const int piece = (4 * part_ + warp_) ^ (lane_ & 7);
     store_for_dq(y, factor, at(offsetof(Plan, ds), 0, 0) + lane_ * kTileN + 16 * piece);
-    return scaled(params_.softmax_scale, exponent);
+    return scaled(params_.softmax_scale, exponent + params_.dq_exponent);
   }
 
-  /// Adds a warpgroup's half of a dQ tile to the sums: one bulk reduction of contiguous memory.
-  __device__ void store_dq(const float (&dq)[Config::kDqColumns / 2], float factor,
-                           std::int64_t tile) const {
-    float* const stage = smem_.dq[part_];
+  __device__ void stage_dq(const float (&dq)[Config::kDqColumns / 2], float factor) const {
+    auto* const pieces = reinterpret_cast<uint4*>(smem_.dq[part_]) + threadIdx.x % 128;
+    constexpr int kPieces = Config::kDqBytes / (16 * 128);
 #pragma unroll
-    for (int i = 0; i < Config::kDqColumns / 8; ++i) {
-      reinterpret_cast<float4*>(stage)[128 * i + threadIdx.x % 128] =
-          make_float4(dq[4 * i] * factor, dq[4 * i + 1] * factor, dq[4 * i + 2] * factor,
-                      dq[4 * i + 3] * factor);
+    for (int i = 0; i < kPieces; ++i) {
+      if constexpr (Config::kDqSums == DqSums::kF16) {
+        const float* const e = dq + 8 * i;
+        pieces[128 * i] = make_uint4(ptx::half2_pack(e[0] * factor, e[1] * factor),
+                                     ptx::half2_pack(e[2] * factor, e[3] * factor),
+                                     ptx::half2_pack(e[4] * factor, e[5] * factor),
+                                     ptx::half2_pack(e[6] * factor, e[7] * factor));
+      } else {
+        const float* const e = dq + 4 * i;
+        pieces[128 * i] =
+            make_uint4(__float_as_uint(e[0] * factor), __float_as_uint(e[1] * factor),
+                       __float_as_uint(e[2] * factor), __float_as_uint(e[3] * factor));
+      }
     }
+  }
+  /// The copy engine has read what was staged last; in a fixed order, it has added it too, and the
+  /// next in line may.
+  __device__ void end_add() {
+    if (!leads()) return;
+    if (params_.dq_turns == nullptr) {
+      cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>());
+      return;
+    }
+    cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<0>());
+    if (added_ >= 0) ptx::add_release(&params_.dq_turns[added_], 1);
+    added_ = -1;
+  }
+  /// Adds a warpgroup's half of a dQ tile to the sums: one bulk reduction of contiguous memory.
+  __device__ void add_dq(const StageRecord& record) {
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     sync_threads(3 + part_, 128);
     if (!leads()) return;
-    float* const target = params_.dq_sums + tile * kDqTileFloats<Config> +
-                          part_ * (kDqTileFloats<Config> / Config::kConsumers);
+    using Sum = std::conditional_t<Config::kDqSums == DqSums::kF16, __half, float>;
+    const int half = Config::kConsumers * record.dq_tile + part_;
+    if (params_.dq_turns != nullptr) {
+      while (ptx::load_acquire(&params_.dq_turns[half]) != record.turn) {
+      }
+      added_ = half;
+    }
+    std::uint8_t* const target = params_.dq_sums + std::int64_t{half} * Config::kDqBytes;
     cuda::ptx::cp_reduce_async_bulk(cuda::ptx::space_global, cuda::ptx::space_shared,
-                                    cuda::ptx::op_add, target, stage, sizeof(smem_.dq[0]));
+                                    cuda::ptx::op_add, reinterpret_cast<Sum*>(target),
+                                    reinterpret_cast<const Sum*>(smem_.dq[part_]),
+                                    Config::kDqBytes);
     cuda::ptx::cp_async_bulk_commit_group();
   }
 
@@ -291,10 +361,12 @@ class Consumer {
       return;
     }
     const int first_row = 64 * part_ + 16 * warp_;
+    std::uint8_t* const staging = smem_.out[4 * part_ + warp_];
     store_gradient<Config>(params_, params_.dv, keys, {0, scratch_has, anchor, 1.0f}, first_row,
-                           dv);
+                           staging, dv);
     store_gradient<Config>(params_, params_.dk, keys,
-                           {1, scratch_has, exponent, params_.softmax_scale}, first_row, dk);
+                           {1, scratch_has, exponent, params_.softmax_scale}, first_row, staging,
+                           dk);
   }
 
   const BackwardParams& params_;
@@ -309,6 +381,7 @@ class Consumer {
   unsigned key_phase_ = 0;
   int k_exponent_ = 0, v_exponent_ = 0, k_reference_ = 0;
   int exponent_ = kNoExponent;  ///< of dS for dK
+  int added_ = -1;              ///< half of a tile whose add has not been followed up
 };
 
 }  // namespace mxfa::sm90::backward

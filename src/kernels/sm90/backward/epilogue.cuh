@@ -3,6 +3,7 @@
 #include "device/fp8.cuh"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/common/mma.cuh"
+#include "ptx/global.cuh"
 
 /// dV and dK of a warpgroup's 64 keys.
 namespace mxfa::sm90::backward {
@@ -12,27 +13,36 @@ __device__ inline float scaled(float value, int exponent) {
   return value * power_of_two(clamped);
 }
 
+/// Read anew where it is used: addresses made of it would else be kept through the main loop.
+__device__ inline int fresh_thread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 /// `part` 0: dV, 1: dK. A thread's floats of the CTA's scratch lie 256 float4 apart.
 template <class Config>
 __device__ inline float4* scratch_of(const BackwardParams& params, int part) {
   return reinterpret_cast<float4*>(params.scratch + blockIdx.x * kScratchFloats<Config>) +
-         part * (Config::kHeadDim / 8) * Config::kConsumerThreads + threadIdx.x - 128;
+         part * (Config::kHeadDim / 8) * Config::kConsumerThreads + fresh_thread() - 128;
 }
 
-/// Adds acc * 2^exponent to the scratch.
+/// Adds acc * 2^exponent to the scratch, which only this thread reads and writes.
 template <class Config>
 __device__ inline void promote(const BackwardParams& params, int part, bool fresh, int exponent,
                                const float (&acc)[Config::kHeadDim / 2]) {
   float4* const scratch = scratch_of<Config>(params, part);
 #pragma unroll
   for (int i = 0; i < Config::kHeadDim / 8; ++i) {
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (!fresh) sum = scratch[i * Config::kConsumerThreads];
-    sum.x += scaled(acc[4 * i], exponent);
-    sum.y += scaled(acc[4 * i + 1], exponent);
-    sum.z += scaled(acc[4 * i + 2], exponent);
-    sum.w += scaled(acc[4 * i + 3], exponent);
-    scratch[i * Config::kConsumerThreads] = sum;
+    const float4 value =
+        make_float4(scaled(acc[4 * i], exponent), scaled(acc[4 * i + 1], exponent),
+                    scaled(acc[4 * i + 2], exponent), scaled(acc[4 * i + 3], exponent));
+    float4* const target = scratch + i * Config::kConsumerThreads;
+    if (fresh) {
+      __stcg(target, value);
+    } else {
+      ptx::add_float4(target, value);
+    }
   }
 }
 
@@ -45,32 +55,79 @@ struct GradientTerms {
   float factor;
 };
 
-/// Stores a warp's 16 rows from `first_row` of the key tile on.
+/// Columns of a gradient that a warp stages at a time, and bytes of that.
+inline constexpr int kStagedColumns = 64;
+static_assert(kStagedBytes == 16 * kStagedColumns * 2);
+
+/// Eight columns of one row, from shared memory.
+__device__ inline void store_piece(const GradientOut& out, std::int64_t row, int head, int column,
+                                   uint4 piece) {
+  std::uint16_t* const target = out.data + row * out.token_stride + head * out.head_stride + column;
+  const bool wide =
+      ((reinterpret_cast<std::uintptr_t>(out.data) | out.token_stride * 2 | out.head_stride * 2) &
+       15) == 0;
+  if (wide) {
+    *reinterpret_cast<uint4*>(target) = piece;
+    return;
+  }
+  auto* const words = reinterpret_cast<std::uint32_t*>(target);
+  words[0] = piece.x;
+  words[1] = piece.y;
+  words[2] = piece.z;
+  words[3] = piece.w;
+}
+
+/// Stores a warp's 16 rows from `first_row` of the key tile on, by way of kStagedBytes of shared
+/// memory: from registers each store would touch eight rows.
 template <class Config>
 __device__ inline void store_gradient(const BackwardParams& params, const GradientOut& out,
                                       const KeyRecord& keys, const GradientTerms& terms,
-                                      int first_row, const float (&acc)[Config::kHeadDim / 2]) {
-  const int lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
+                                      int first_row, std::uint8_t* staging,
+                                      const float (&acc)[Config::kHeadDim / 2]) {
+  if (out.data == nullptr) return;
+  constexpr int kRowBytes = 2 * kStagedColumns;
+  const int lane = fresh_thread() % 32;
   const float4* const scratch = scratch_of<Config>(params, terms.part);
-  std::uint16_t* const target = out.data + (keys.out_row + first_row + quad) * out.token_stride +
-                                keys.head * out.head_stride + 2 * pair;
-  const int row = keys.key0 + first_row + quad;
+  // Pieces of 16 bytes are swizzled: piece c of row r lies at c ^ (r % 8).
+  const int row_of_matrix = lane % 16, piece_of_matrix = lane / 16;
 #pragma unroll
-  for (int i = 0; i < Config::kHeadDim / 8; ++i) {
-    if (8 * i >= params.columns) break;
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (terms.scratch_has) sum = scratch[i * Config::kConsumerThreads];
-    const float a = (sum.x + scaled(acc[4 * i], terms.exponent)) * terms.factor;
-    const float b = (sum.y + scaled(acc[4 * i + 1], terms.exponent)) * terms.factor;
-    const float c = (sum.z + scaled(acc[4 * i + 2], terms.exponent)) * terms.factor;
-    const float d = (sum.w + scaled(acc[4 * i + 3], terms.exponent)) * terms.factor;
-    if (row < keys.seqlen_k) {
-      *reinterpret_cast<std::uint32_t*>(target + 8 * i) = device::encode_bf16_pair(a, b);
+  for (int first = 0; first < Config::kHeadDim; first += kStagedColumns) {
+#pragma unroll
+    for (int pair = 0; pair < kStagedColumns / 16; ++pair) {
+      const int i0 = first / 8 + 2 * pair;  // two pieces of eight columns
+      float4 sum[2] = {};
+      if (terms.scratch_has) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) sum[i] = __ldcg(&scratch[(i0 + i) * Config::kConsumerThreads]);
+      }
+      std::uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float* const four = acc + 4 * (i0 + i);
+        const auto value = [&](float sum_of, int k) {
+          return (sum_of + scaled(four[k], terms.exponent)) * terms.factor;
+        };
+        words[2 * i] = device::encode_bf16_pair(value(sum[i].x, 0), value(sum[i].y, 1));
+        words[2 * i + 1] = device::encode_bf16_pair(value(sum[i].z, 2), value(sum[i].w, 3));
+      }
+      const int piece = (2 * pair + piece_of_matrix) ^ (row_of_matrix % 8);
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                       shared_address(staging) + row_of_matrix * kRowBytes + 16 * piece),
+                   "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                   : "memory");
     }
-    if (row + 8 < keys.seqlen_k) {
-      *reinterpret_cast<std::uint32_t*>(target + 8 * out.token_stride + 8 * i) =
-          device::encode_bf16_pair(c, d);
+    __syncwarp();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const int row = 4 * step + lane / 8, piece = lane % 8;
+      const uint4 value =
+          *reinterpret_cast<const uint4*>(staging + row * kRowBytes + 16 * (piece ^ (row % 8)));
+      const int column = first + 8 * piece;
+      if (keys.key0 + first_row + row < keys.seqlen_k && column < params.columns) {
+        store_piece(out, keys.out_row + first_row + row, keys.head, column, value);
+      }
     }
+    __syncwarp();
   }
 }
 

@@ -32,8 +32,9 @@ std::int64_t row_tiles(std::int64_t total, std::int32_t batch) {
 /// The workspace, in the order in which it is cleared: zeros first.
 struct Workspace {
   std::int32_t* counter;
-  float* dq_sums;
-  std::int64_t zero_bytes;  ///< of the two
+  std::int32_t* dq_turns = nullptr;
+  std::uint8_t* dq_sums;
+  std::int64_t zero_bytes;  ///< of these
   std::int32_t* anchors;
   std::int64_t anchors_bytes;
   float* delta;
@@ -43,8 +44,12 @@ struct Workspace {
   Workspace(core::Arena& arena, const driver::Device& device, const BackwardCall& call) {
     const std::int64_t heads = call.q.num_heads, dim = call.q.head_dim;
     counter = arena.take<std::int32_t>(64);
-    dq_sums =
-        arena.take<float>(row_tiles(call.q.total, call.q.offsets.batch) * heads * kTileM * dim);
+    if (call.deterministic) {
+      dq_turns =
+          arena.take<std::int32_t>(2 * row_tiles(call.q.total, call.q.offsets.batch) * heads);
+    }
+    dq_sums = arena.take<std::uint8_t>(row_tiles(call.q.total, call.q.offsets.batch) * heads *
+                                       dq_tile_bytes(dim, call.dq_sums));
     zero_bytes = arena.used();
     anchors_bytes = std::int64_t{call.dout.offsets.batch} * heads * 4;
     anchors = arena.take<std::int32_t>(anchors_bytes / 4);
@@ -78,8 +83,8 @@ void check_operand(const AttentionOperand& x, std::string_view name, int head_di
 }
 
 void check_gradient(const GradientOut& out, std::string_view name) {
-  expect(out.data != nullptr && reinterpret_cast<std::uintptr_t>(out.data) % 4 == 0, name,
-         "an address on 4 bytes", out.data == nullptr ? "none" : "another");
+  expect(reinterpret_cast<std::uintptr_t>(out.data) % 4 == 0, name, "an address on 4 bytes",
+         "another");
   expect(out.token_stride % 2 == 0 && out.head_stride % 2 == 0,
          fmt::format("{}.token_stride, head_stride", name), "even",
          fmt::format("{}, {}", out.token_stride, out.head_stride));
@@ -119,6 +124,13 @@ void check_call(const BackwardCall& call) {
          fmt::format("a multiple of 8 up to {}", head_dim), text(columns));
   expect(call.o != nullptr, "o", "an address", "none");
   expect(call.lse != nullptr, "lse", "an address", "none");
+  expect(std::abs(call.dq_exponent) <= 64, "dq_exponent", "-64 to 64", text(call.dq_exponent));
+  const attention::Mask& mask = call.mask;
+  if (call.deterministic && call.broadcast_q &&
+      (mask.causal || mask.window_left >= 0 || mask.window_right >= 0)) {
+    throw Error(ErrorKind::kUnsupported,
+                "deterministic: expected no mask where q is broadcast, got one");
+  }
   check_gradient(call.dq, "dq");
   check_gradient(call.dk, "dk");
   check_gradient(call.dv, "dv");
@@ -192,7 +204,17 @@ void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Wo
   launch_rows(queue, "backward_records", params, works, kRowsThreads / 32);
 }
 
-void run_backward(const device::Queue& queue, const BackwardCall& call, const Workspace& memory) {
+template <int kHeadDim>
+unsigned smem_bytes(DqSums sums) {
+  return sums == DqSums::kF16 ? sizeof(SmemPlan<Config<kHeadDim, DqSums::kF16>>)
+                              : sizeof(SmemPlan<Config<kHeadDim, DqSums::kF32>>);
+}
+std::int32_t sums_exponent(const BackwardCall& call) {
+  return call.dq_sums == DqSums::kF16 ? call.dq_exponent : 0;
+}
+
+BackwardParams make_params(const device::Queue& queue, const BackwardCall& call,
+                           const Workspace& memory) {
   BackwardParams params;
   params.q_map = rows_map(queue.device, call.q, kTileM);
   params.dout_map = rows_map(queue.device, call.dout, kTileM);
@@ -212,22 +234,31 @@ void run_backward(const device::Queue& queue, const BackwardCall& call, const Wo
   params.columns = call.columns == 0 ? call.q.head_dim : call.columns;
   params.dq_sums = memory.dq_sums;
   params.dq_head_stride = row_tiles(call.q.total, call.q.offsets.batch);
+  params.dq_turns = memory.dq_turns;
   params.scratch = memory.scratch;
   params.counter = memory.counter;
+  params.dq_exponent = sums_exponent(call);
   params.softmax_scale = static_cast<float>(call.softmax_scale);
   params.scale_log2 = static_cast<float>(call.softmax_scale * 1.4426950408889634);
+  return params;
+}
+
+void run_backward(const device::Queue& queue, const BackwardCall& call, const Workspace& memory) {
+  const BackwardParams params = make_params(queue, call, memory);
+  const std::int64_t q_tiles = params.dq_head_stride * call.q.num_heads;
+  expect(2 * q_tiles < (1ll << 31), "q", "fewer than 2^30 tiles of 64 queries", text(q_tiles));
   const std::int64_t works = mx::max_tiles(call.k.total, call.k.offsets.batch) * call.k.num_heads;
   expect(works < (1ll << 31), "k", "fewer than 2^31 tiles of 128 keys", text(works));
   if (works == 0) return;
   driver::LaunchShape shape;
   shape.grid[0] =
       static_cast<unsigned>(std::min<std::int64_t>(multiprocessors(queue.device), works));
-  shape.block[0] = Config<128>::kThreads;
-  const bool wide = call.q.head_dim == 128;
-  shape.dynamic_smem_bytes = wide ? sizeof(SmemPlan<Config<128>>) : sizeof(SmemPlan<Config<64>>);
-  queue.kernels
-      .get("attention_backward", wide ? "attention_backward_d128" : "attention_backward_d64",
-           {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
+  shape.block[0] = Config<128, DqSums::kF32>::kThreads;
+  const bool wide = call.q.head_dim == 128, f16 = call.dq_sums == DqSums::kF16;
+  shape.dynamic_smem_bytes = wide ? smem_bytes<128>(call.dq_sums) : smem_bytes<64>(call.dq_sums);
+  const std::string name =
+      fmt::format("attention_backward_d{}_{}", wide ? 128 : 64, f16 ? "f16" : "f32");
+  queue.kernels.get("attention_backward", name, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
       .launch(queue.stream, shape, params);
 }
 
@@ -248,11 +279,16 @@ void attention_backward(const device::Queue& queue, const BackwardCall& call) {
   if (call.dout.total > 0 && call.dout.offsets.batch > 0) prepare_rows(queue, call, memory);
   run_backward(queue, call, memory);
   const std::int64_t tiles = row_tiles(call.q.total, call.q.offsets.batch);
-  if (tiles == 0) return;
+  if (tiles == 0 || call.dq.data == nullptr) return;
   const DqParams params{.q = call.q.offsets,
                         .num_heads = call.q.num_heads,
                         .head_dim = call.q.head_dim,
                         .sums = memory.dq_sums,
+                        .kind = call.dq_sums,
+                        .scaled = {.exponent = sums_exponent(call),
+                                   .lse = call.broadcast_q ? nullptr : call.lse,
+                                   .head_stride = call.lse_head_stride,
+                                   .overflows = call.dq_overflows},
                         .head_stride = tiles,
                         .dq = call.dq,
                         .columns = call.columns == 0 ? call.q.head_dim : call.columns};

@@ -30,7 +30,15 @@ struct BackwardCall {
   std::int32_t columns = 0;  ///< head_dim of o and the gradients, a multiple of 8; 0: q.head_dim
 
   GradientOut dq;  ///< [total_q, num_heads, columns], summed over the batch where q is broadcast
-  GradientOut dk, dv;  ///< [total_k, num_heads_kv, columns]
+  GradientOut dk, dv;  ///< [total_k, num_heads_kv, columns]; null: not wanted, as dq
+  DqSums dq_sums = DqSums::kF32;
+  /// kF16: sums are of dQ * 2^dq_exponent, at most 64 in magnitude. One that overflows becomes
+  /// +-65504 * 2^-dq_exponent.
+  std::int32_t dq_exponent = 9;
+  /// dQ's sums are made in the order of the keys: bit-equal from run to run, slower. (dK and dV
+  /// always are.)
+  bool deterministic = false;
+  unsigned long long* dq_overflows = nullptr;  ///< added to: how many did; may be null
 
   void* workspace = nullptr;  ///< backward_workspace_bytes() of memory, 256-byte aligned
 };

@@ -25,8 +25,8 @@ class Producer {
     const Sides& sides = params_.sides;
     const std::int64_t works = sides.k.tiles(sides.k.batch) * sides.num_heads_kv;
     int sequence = 0;
-    std::int64_t work = blockIdx.x;
-    while (work < works) {
+    // Also the first by the counter: a work's predecessors have then been taken by running CTAs.
+    for (std::int64_t work = next(); work < works; work = next()) {
       const std::int64_t tile = work / sides.num_heads_kv;
       sequence = device::find_sequence(sides.k, sequence, tile);
       // Tiles of a head side by side: they read the same Q and dO.
@@ -34,7 +34,6 @@ class Producer {
       const std::int64_t count = sides.k.tiles(sequence + 1) - first;
       const std::int64_t here = work - first * sides.num_heads_kv;
       load_keys(sequence, static_cast<int>(here / count), static_cast<int>(here % count));
-      work = gridDim.x + next();
     }
     wait_for_stage();
     if (lane_ != 0) return;
@@ -43,6 +42,15 @@ class Producer {
   }
 
  private:
+  /// Where the queries of a key tile begin, and their tiles that see it.
+  struct QueryPlace {
+    int q_row, o_row;    ///< packed
+    int q_tile, o_tile;  ///< of 64 rows
+    int m_begin, m_end;
+    int seqlen_q, seqlen_k;
+    int turn;  ///< key tiles before this one; of the batch, where they share queries
+  };
+
   __device__ std::int32_t next() const {
     std::int32_t held = 0;
     if (lane_ == 0) held = atomicAdd(params_.counter, 1);
@@ -69,26 +77,32 @@ class Producer {
       return;
     }
     copy_keys(sequence, keys, tile);
-    const int m_begin = static_cast<int>(rows.begin / kTileM);
-    const int m_end = static_cast<int>((rows.end + kTileM - 1) / kTileM);
+    const QueryPlace place{
+        .q_row = static_cast<int>(sides.q.tokens(q_sequence)),
+        .o_row = static_cast<int>(sides.o.tokens(sequence)),
+        .q_tile = 2 * static_cast<int>(sides.q.tiles(q_sequence)),
+        .o_tile = 2 * static_cast<int>(sides.o.tiles(sequence)),
+        .m_begin = static_cast<int>(rows.begin / kTileM),
+        .m_end = static_cast<int>((rows.end + kTileM - 1) / kTileM),
+        .seqlen_q = keys.seqlen_q,
+        .seqlen_k = keys.seqlen_k,
+        .turn = tile + (sides.broadcast_q ? static_cast<int>(sides.k.tiles(sequence)) : 0)};
     const int heads = sides.num_heads / sides.num_heads_kv;
-    bool scratch_has = false;
+    std::uint32_t scratch_has = 0;
     for (int member = 0; member < heads; ++member) {
-      for (int m = m_begin; m < m_end; ++m) {
-        std::uint32_t flags = kValid;
-        if (m == m_begin) flags |= kHeadBegins;
-        if (m == m_begin && member == 0) flags |= kNewKeys;
-        if (m == m_begin || m % kPromoteTiles == 0) flags |= kFresh;
-        const bool last_of_head = m + 1 == m_end;
-        if (scratch_has) flags |= kScratchHas;
+      for (int m = place.m_begin; m < place.m_end; ++m) {
+        std::uint32_t flags = kValid | scratch_has;
+        if (m == place.m_begin) flags |= kHeadBegins;
+        if (m == place.m_begin || m % kPromoteTiles == 0) flags |= kFresh;
+        const bool last_of_head = m + 1 == place.m_end;
         if (last_of_head && member + 1 == heads) {
           flags |= kStore;
         } else if (last_of_head || (m + 1) % kPromoteTiles == 0) {
           flags |= kPromote;
-          scratch_has = true;
+          scratch_has = kScratchHas;
         }
         if (is_masked(keys, m)) flags |= kMasked;
-        copy_queries(sequence, q_sequence, head * heads + member, m, flags);
+        copy_queries(place, head * heads + member, m, flags);
       }
     }
     if (++key_buffer_ == Config::kKeyBuffers) {
@@ -148,9 +162,18 @@ class Producer {
                          columns_at, full);
   }
 
-  __device__ void copy_queries(int sequence, int q_sequence, int head, int m, std::uint32_t flags) {
+  /// The first key tile that a query tile sees; those that it sees lie side by side.
+  __device__ int first_turn(const QueryPlace& place, int m) const {
+    if (params_.dq_turns == nullptr || params_.sides.broadcast_q) return 0;
+    const attention::KeyRange keys =
+        attention::visible_span(params_.mask, place.seqlen_q, place.seqlen_k,
+                                std::int64_t{m} * kTileM, std::int64_t{m} * kTileM + kTileM);
+    return static_cast<int>(keys.begin / kTileN);
+  }
+
+  __device__ void copy_queries(const QueryPlace& place, int head, int m, std::uint32_t flags) {
     wait_for_stage();
-    if (lane_ == 0) issue_queries(sequence, q_sequence, head, m, flags);
+    if (lane_ == 0) issue_queries(place, head, m, flags);
     __syncwarp();
     if (++stage_ == Config::kStages) {
       stage_ = 0;
@@ -158,33 +181,28 @@ class Producer {
     }
   }
 
-  __device__ void issue_queries(int sequence, int q_sequence, int head, int m,
-                                std::uint32_t flags) {
+  __device__ void issue_queries(const QueryPlace& place, int head, int m, std::uint32_t flags) {
     using namespace cuda::ptx;
-    const Sides& sides = params_.sides;
-    const std::int64_t q_tile = 2 * sides.q.tiles(q_sequence) + m;
-    const std::int64_t o_tile = 2 * sides.o.tiles(sequence) + m;
     smem_.stage[stage_] = {
-        .flags = flags, .row0 = m * kTileM, .dq_tile = head * params_.dq_head_stride + q_tile};
+        .flags = flags,
+        .row0 = m * kTileM,
+        .dq_tile = static_cast<std::int32_t>(head * params_.dq_head_stride) + place.q_tile + m,
+        .turn = place.turn - first_turn(place, m)};
     std::uint64_t* const full = &smem_.full[stage_];
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
                               4 * sizeof(smem_.q[0]) + sizeof(RowRecord));
-    const std::int32_t q_at[3] = {
-        0, head, static_cast<std::int32_t>(sides.q.tokens(q_sequence)) + m * kTileM};
-    const std::int32_t o_at[3] = {0, head,
-                                  static_cast<std::int32_t>(sides.o.tokens(sequence)) + m * kTileM};
+    const std::int32_t q_at[3] = {0, head, place.q_row + m * kTileM};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.q[stage_], &params_.q_map, q_at, full);
     cp_async_bulk(space_cluster, space_global, &smem_.rows[stage_],
-                  params_.records + head * params_.records_head_stride + o_tile, sizeof(RowRecord),
-                  full);
+                  params_.records + head * params_.records_head_stride + place.o_tile + m,
+                  sizeof(RowRecord), full);
+    const std::int32_t o_at[3] = {0, head, place.o_row + m * kTileM};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.dout[stage_], &params_.dout_map, o_at,
                          full);
-    const std::int32_t ot_at[2] = {static_cast<std::int32_t>(o_tile * kTileM),
-                                   head * Config::kHeadDim};
+    const std::int32_t ot_at[2] = {(place.o_tile + m) * kTileM, head * Config::kHeadDim};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.dout_t[stage_], &params_.dout_t_map,
                          ot_at, full);
-    const std::int32_t qt_at[2] = {static_cast<std::int32_t>(q_tile * kTileM),
-                                   head * Config::kHeadDim};
+    const std::int32_t qt_at[2] = {(place.q_tile + m) * kTileM, head * Config::kHeadDim};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.qt[stage_], &params_.qt_map, qt_at,
                          full);
   }
@@ -196,6 +214,7 @@ class Producer {
     for (int i = lane_; i < rows * pairs; i += 32) {
       const std::int64_t row = keys.out_row + i / pairs;
       for (const GradientOut& out : {params_.dk, params_.dv}) {
+        if (out.data == nullptr) continue;
         auto* const target = out.data + row * out.token_stride + keys.head * out.head_stride;
         reinterpret_cast<std::uint32_t*>(target)[i % pairs] = 0;
       }

@@ -58,10 +58,14 @@ struct BackwardParams {
   std::int64_t records_head_stride = 0;
   GradientOut dk, dv;
   std::int32_t columns = 0;  ///< of the gradients, a multiple of 8 up to the kernel's head_dim
-  float* dq_sums = nullptr;  ///< [num_heads, 2 * tiles of q] of kDqTileFloats
+  std::uint8_t* dq_sums = nullptr;  ///< [num_heads, 2 * tiles of q] of dq_tile_bytes()
   std::int64_t dq_head_stride = 0;  ///< in tiles
+  /// Where sums are made in the order of the keys: how many adds each half of each tile has seen,
+  /// 0 before. Null: in any order.
+  std::int32_t* dq_turns = nullptr;
   float* scratch = nullptr;         ///< [CTAs] of kScratchFloats
   std::int32_t* counter = nullptr;  ///< 0 before
+  std::int32_t dq_exponent = 0;     ///< kF16: sums are of dQ * 2^dq_exponent; else 0
   float softmax_scale = 0.0f;
   float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
 };
@@ -71,8 +75,10 @@ struct DqParams {
   device::JaggedOffsetsView q;
   std::int32_t num_heads = 1;
   std::int32_t head_dim = 0;
-  const float* sums = nullptr;
-  std::int64_t head_stride = 0;  ///< in tiles
+  const std::uint8_t* sums = nullptr;
+  DqSums kind = DqSums::kF32;
+  device::ScaledSums scaled = {};  ///< kF16
+  std::int64_t head_stride = 0;    ///< in tiles
   GradientOut dq;
   std::int32_t columns = 0;
 };

@@ -12,6 +12,14 @@ namespace mxfa::sm90::backward {
 
 using Fragment = float[kTileM / 2];
 using Payload = std::uint32_t[kTileM / 8];
+/// A number of each of a thread's queries, those of 8 j + 2 pair + c at [j / 2], in order.
+using RowValues = float4[kTileM / 16];
+
+/// By group of queries: what S^T and dP^T are multiplied by.
+struct TileFactors {
+  float s[kQGroups];
+  float dp[kQGroups];
+};
 
 /// Columns [begin, end) that see a key, counted from this thread's first one.
 struct SeeingColumns {
@@ -22,14 +30,11 @@ struct SeeingColumns {
 
 /// P' = 2^(s * factor + bias) in place of s, and its payload.
 template <bool kMasked>
-__device__ inline void exponentiate(const RowRecord& rows, int pair,
-                                    const float (&factor)[kQGroups],
+__device__ inline void exponentiate(const RowValues& rows, const float (&factor)[kQGroups],
                                     const SeeingColumns (&seeing)[2], Fragment& s, Payload& p) {
-  const float4* const biases = reinterpret_cast<const float4*>(rows.bias[pair]);
 #pragma unroll
   for (int t = 0; t < kTileM / 16; ++t) {
-    const float4 four = biases[t];
-    const float bias[4] = {four.x, four.y, four.z, four.w};
+    const float bias[4] = {rows[t].x, rows[t].y, rows[t].z, rows[t].w};
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int h = (i >> 1) & 1, column = 2 * (i >> 2) + (i & 1);
@@ -48,15 +53,12 @@ __device__ inline void exponentiate(const RowRecord& rows, int pair,
 /// y = P' * (dp * factor - delta) in place of dp: dS * 2^(q's exponent - reference). `amax`: of
 /// this thread, by group of queries.
 template <bool kMasked>
-__device__ inline void differentiate(const RowRecord& rows, int pair,
-                                     const float (&factor)[kQGroups],
+__device__ inline void differentiate(const RowValues& rows, const float (&factor)[kQGroups],
                                      const SeeingColumns (&seeing)[2], const Fragment& p,
                                      Fragment& dp, float (&amax)[kQGroups]) {
-  const float4* const deltas = reinterpret_cast<const float4*>(rows.minus_delta[pair]);
 #pragma unroll
   for (int t = 0; t < kTileM / 16; ++t) {
-    const float4 four = deltas[t];
-    const float delta[4] = {four.x, four.y, four.z, four.w};
+    const float delta[4] = {rows[t].x, rows[t].y, rows[t].z, rows[t].w};
     if (t % 2 == 0) amax[t / 2] = 0.0f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -69,9 +71,11 @@ __device__ inline void differentiate(const RowRecord& rows, int pair,
   }
 }
 
-/// The exponent of an E8M0 scale for `amax`, rounded up.
+/// The exponent of an E8M0 scale for a finite `amax`, rounded up (mx::scale_from_amax): what is
+/// added carries where the mantissa exceeds 1.75.
 __device__ inline int amax_exponent(float amax) {
-  return scale_exponent(mx::scale_from_amax<mx::E4M3>(amax, ScaleRule::kRoundUp));
+  const int biased = static_cast<int>((__float_as_uint(amax) + 0x1FFFFFu) >> 23);
+  return max(biased - mx::E4M3::kMaxExponent, 0) - mx::kE8M0Bias;
 }
 __device__ inline bool is_usable(float amax) {
   return amax > 0.0f && __float_as_uint(amax) < 0x7F800000u;

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+/// Device memory that blocks of one launch pass on to each other.
+namespace mxfa::ptx {
+
+__device__ inline std::int32_t load_acquire(const std::int32_t* address) {
+  std::int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+__device__ inline void add_release(std::int32_t* address, std::int32_t value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+/// A sum that nobody waits for. `address`: on 16 bytes.
+__device__ inline void add_float4(float4* address, float4 value) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(value.x),
+               "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+}
+
+}  // namespace mxfa::ptx
