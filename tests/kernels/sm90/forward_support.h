@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "kernels/sm90/forward/launch.h"
 #include "mx/bits.h"
 #include "mx/fp8.h"
@@ -28,6 +30,7 @@ using attention::Mask;
 using reference::HeadInputs;
 using reference::Matrix;
 namespace recipe = reference::recipe;
+using sm90::forward::Product;
 using sm90::forward::Scores;
 
 struct ForwardCase {
@@ -39,8 +42,11 @@ struct ForwardCase {
   std::int64_t num_heads_kv = 1;
   Mask mask = {};
   Scores scores = Scores::kF32;
-  std::int64_t broadcast_seqlen_q = 0;  ///< > 0: q is broadcast
-  std::int64_t dense_batch = 0;         ///< > 0: dense, of the lengths below
+  Product product = Product::kGroupScales;
+  std::optional<BlockShape> o_shape = {};  ///< O in MXFP8
+  bool o_by_head = false;                  ///< dense O as [batch, heads, seqlen, head_dim]
+  std::int64_t broadcast_seqlen_q = 0;     ///< > 0: q is broadcast
+  std::int64_t dense_batch = 0;            ///< > 0: dense, of the lengths below
   std::int64_t dense_seqlen_q = 0;
   std::int64_t dense_seqlen_k = 0;
   double sigma_q = 1.0;
@@ -49,6 +55,8 @@ struct ForwardCase {
   std::int64_t slack_rows = 0;                     ///< of NaN, behind the last sequence
   double softmax_scale = 0;                        ///< 0: 1 / sqrt(head_dim)
   std::int64_t nan_v = -1;  ///< this token of every sequence is NaN in V, if there is one
+  /// K and V of tokens from here on are others than without it.
+  std::int64_t other_from = std::numeric_limits<std::int64_t>::max();
 
   double scale() const {
     return softmax_scale > 0 ? softmax_scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
@@ -84,9 +92,10 @@ inline std::vector<std::int32_t> equal_offsets(std::int64_t batch, std::int64_t 
 }
 
 /// `lowered`: payload is that many binades smaller than the format allows.
-inline mx::QuantizedMatrix quantize_rows(const Matrix<float>& values, int lowered) {
-  mx::QuantizedMatrix result = mx::quantize(
-      mx::row_major(values.data.data(), values.rows, values.cols), {BlockShape::k32xD});
+inline mx::QuantizedMatrix quantize_rows(const Matrix<float>& values, BlockShape shape,
+                                         int lowered) {
+  mx::QuantizedMatrix result =
+      mx::quantize(mx::row_major(values.data.data(), values.rows, values.cols), {shape});
   if (lowered == 0) return result;
   for (std::uint8_t& scale : result.scales) {
     if (scale != 0xFF) scale = static_cast<std::uint8_t>(scale + lowered);
@@ -108,18 +117,30 @@ class ForwardBatch {
     const bool lowered = test.scores == Scores::kF16;
     if (test.dense_batch > 0) {
       q_ = make_side(equal_offsets(test.dense_batch, test.dense_seqlen_q), test.num_heads, 1,
-                     lowered ? device::kLoweredQ : 0, test.sigma_q, test.fill_q);
+                     test.sigma_q, test.fill_q);
       k_ = make_side(equal_offsets(test.dense_batch, test.dense_seqlen_k), test.num_heads_kv, 2,
-                     lowered ? device::kLoweredK : 0, 1.0, test.fill_k);
+                     1.0, test.fill_k);
     } else {
       const auto cu_q = test.broadcast_seqlen_q > 0 ? equal_offsets(1, test.broadcast_seqlen_q)
                                                     : test.cu_seqlens_q;
-      q_ = make_side(cu_q, test.num_heads, 1, lowered ? device::kLoweredQ : 0, test.sigma_q,
-                     test.fill_q);
-      k_ = make_side(test.cu_seqlens_k, test.num_heads_kv, 2, lowered ? device::kLoweredK : 0, 1.0,
-                     test.fill_k);
+      q_ = make_side(cu_q, test.num_heads, 1, test.sigma_q, test.fill_q);
+      k_ = make_side(test.cu_seqlens_k, test.num_heads_kv, 2, 1.0, test.fill_k);
     }
-    v_ = make_side(k_.cu, test.num_heads_kv, 3, 0, 1.0, {}, test.nan_v);
+    v_ = make_side(k_.cu, test.num_heads_kv, 3, 1.0, {}, test.nan_v);
+    change_from(test.other_from);
+    for (Side* const side : {&q_, &k_, &v_}) {
+      const int lower = !lowered || side == &v_ ? 0
+                        : side == &q_           ? device::kLoweredQ
+                                                : device::kLoweredK;
+      for (std::int64_t i = 0; i < side->batch() * side->heads; ++i) {
+        side->matrices.push_back(
+            quantize_rows(side->matrix(i / side->heads, i % side->heads), block_shape(), lower));
+      }
+    }
+  }
+
+  BlockShape block_shape() const {
+    return test_.product == Product::kTokenScales ? BlockShape::k1xD : BlockShape::k32xD;
   }
 
   std::int64_t batch() const { return k_.batch(); }
@@ -137,6 +158,7 @@ class ForwardBatch {
     const auto operand = [](const Side& side, std::int64_t s, std::int64_t h) {
       recipe::Operand result;
       result.along_d = result.along_tokens = side.matrices[s * side.heads + h];
+      result.bf16 = side.matrix(s, h);
       return result;
     };
     recipe::Operands result;
@@ -148,24 +170,75 @@ class ForwardBatch {
   recipe::HeadProblem problem() const { return {test_.mask, test_.scale()}; }
 
   struct Results {
-    std::vector<std::uint16_t> o;  ///< BF16 [rows_o, num_heads, head_dim]
-    std::vector<float> lse;        ///< [num_heads, rows_o]
+    std::vector<double> o;   ///< [rows_o, num_heads, head_dim]
+    std::vector<float> lse;  ///< [num_heads, rows_o]
     std::vector<float> row_max;
     bool guards_intact = false;
   };
   Results run() const;
 
  private:
-  Side make_side(std::vector<std::int32_t> cu, std::int64_t heads, std::uint64_t seed, int lowered,
-                 double sigma, std::optional<double> fill, std::int64_t nan_row = -1) const;
+  Side make_side(std::vector<std::int32_t> cu, std::int64_t heads, std::uint64_t seed, double sigma,
+                 std::optional<double> fill, std::int64_t nan_row = -1) const;
+
+  void change_from(std::int64_t token) {
+    for (Side* const side : {&k_, &v_}) {
+      const std::int64_t width = side->heads * side->dim;
+      for (std::int64_t s = 0; s < side->batch(); ++s) {
+        for (std::int64_t row = token; row < side->length(s); ++row) {
+          for (std::int64_t i = 0; i < width; ++i) {
+            float& value = side->values[(side->cu[s] + row) * width + i];
+            value = row % 3 == 0 ? std::numeric_limits<float>::quiet_NaN() : -64 * value;
+          }
+        }
+      }
+    }
+  }
+  std::vector<double> decode_mxfp8(const std::vector<std::uint8_t>& codes,
+                                   const std::vector<std::uint8_t>& scales) const;
+  std::int64_t o_scale_rows() const;
+  std::int64_t o_scale_row(std::int64_t sequence, std::int64_t row) const;
 
   ForwardCase test_;
   Side q_, k_, v_;
 };
 
+inline std::int64_t ForwardBatch::o_scale_row(std::int64_t sequence, std::int64_t row) const {
+  if (test_.o_shape == BlockShape::k1x32) return o_begin(sequence) + row;
+  std::int64_t groups = 0;
+  for (std::int64_t s = 0; s < sequence; ++s) groups += mx::ceil_div(seqlen_q(s), 32);
+  return groups + row / 32;
+}
+inline std::int64_t ForwardBatch::o_scale_rows() const {
+  return test_.o_shape == BlockShape::k1x32 ? rows_o() : o_scale_row(batch(), 0);
+}
+
+/// Checks on the way that no block could have taken a smaller scale.
+inline std::vector<double> ForwardBatch::decode_mxfp8(
+    const std::vector<std::uint8_t>& codes, const std::vector<std::uint8_t>& scales) const {
+  const std::int64_t heads = test_.num_heads, dim = test_.head_dim, parts = dim / 32;
+  std::vector<double> values(codes.size());
+  std::vector<float> largest(scales.size(), 0.0f);
+  for (std::int64_t s = 0; s < batch(); ++s) {
+    for (std::int64_t i = 0; i < seqlen_q(s) * heads * dim; ++i) {
+      const std::int64_t row = i / (heads * dim), head = i / dim % heads, column = i % dim;
+      const std::int64_t at = ((o_begin(s) + row) * heads + head) * dim + column;
+      const std::int64_t scale = (o_scale_row(s, row) * heads + head) * parts + column / 32;
+      const float code = mx::decode_e4m3(codes[at]);
+      largest[scale] = std::max(largest[scale], std::abs(code));
+      values[at] = std::ldexp(static_cast<double>(code), scales[scale] - 127);
+    }
+  }
+  for (std::size_t i = 0; i < largest.size(); ++i) {
+    EXPECT_TRUE(scales[i] == 0 || (scales[i] < 0xFF && largest[i] >= 224))
+        << "scale " << i << ": " << int{scales[i]} << ", largest code " << largest[i];
+  }
+  return values;
+}
+
 inline Side ForwardBatch::make_side(std::vector<std::int32_t> cu, std::int64_t heads,
-                                    std::uint64_t seed, int lowered, double sigma,
-                                    std::optional<double> fill, std::int64_t nan_row) const {
+                                    std::uint64_t seed, double sigma, std::optional<double> fill,
+                                    std::int64_t nan_row) const {
   Side side{
       .cu = std::move(cu), .heads = heads, .dim = test_.head_dim, .values = {}, .matrices = {}};
   Rng rng(seed);
@@ -185,9 +258,6 @@ inline Side ForwardBatch::make_side(std::vector<std::int32_t> cu, std::int64_t h
       std::fill_n(side.values.begin() + (side.cu[s] + nan_row) * heads * side.dim, heads * side.dim,
                   std::numeric_limits<float>::quiet_NaN());
     }
-    for (std::int64_t head = 0; head < heads; ++head) {
-      side.matrices.push_back(quantize_rows(side.matrix(s, head), lowered));
-    }
   }
   return side;
 }
@@ -206,7 +276,9 @@ class DeviceOperand {
     }
     total_ = side.total() + slack_rows;
     pitch_ = std::max<std::int64_t>(128 * tiles.back(), 128);
-    scale_pitch_ = mx::ceil_div(std::max<std::int64_t>(groups.back(), 1), 16) * 16;
+    by_token_ = !side.matrices.empty() && side.matrices[0].block_shape == BlockShape::k1xD;
+    const std::int64_t scale_rows = by_token_ ? side.total() : groups.back();
+    scale_pitch_ = mx::ceil_div(std::max<std::int64_t>(scale_rows, 1), 16) * 16;
     fill(groups, tiles, transposed);
     cu_.emplace(machine.upload(std::span<const std::int32_t>(side.cu)));
     groups_.emplace(machine.upload(std::span<const std::int64_t>(groups)));
@@ -220,7 +292,7 @@ class DeviceOperand {
                 .scales = {.data = scales_->as<const std::uint8_t>(),
                            .row_stride = 1,
                            .head_stride = scale_pitch_},
-                .block_shape = BlockShape::k32xD,
+                .block_shape = by_token_ ? BlockShape::k1xD : BlockShape::k32xD,
                 .offsets = {.cu_seqlens = cu_->as<const std::int32_t>(),
                             .group_begin = groups_->as<const std::int64_t>(),
                             .tile_begin = tiles_->as<const std::int64_t>(),
@@ -245,7 +317,8 @@ class DeviceOperand {
       const mx::QuantizedMatrix& matrix = side_.matrices[i];
       const std::int64_t s = i / heads, head = i % heads;
       for (std::int64_t row = 0; row < matrix.rows; ++row) {
-        scales[head * scale_pitch_ + groups[s] + row / 32] = matrix.scale(row, 0);
+        const std::int64_t scale_row = by_token_ ? side_.cu[s] + row : groups[s] + row / 32;
+        scales[head * scale_pitch_ + scale_row] = matrix.scale(row, 0);
         for (std::int64_t d = 0; d < dim; ++d) {
           const std::int64_t column = row / 16 * 16 + mx::pi_position(static_cast<int>(row % 16));
           const std::int64_t at = transposed ? (head * dim + d) * pitch_ + 128 * tiles[s] + column
@@ -260,6 +333,7 @@ class DeviceOperand {
 
   const Side& side_;
   std::int64_t total_ = 0, pitch_ = 0, scale_pitch_ = 0;
+  bool by_token_ = false;
   std::optional<Guarded> codes_, scales_, cu_, groups_, tiles_;
   device::AttentionOperand operand_;
 };
@@ -273,30 +347,74 @@ inline ForwardBatch::Results ForwardBatch::run() const {
   const DeviceOperand k(k_, dense, false, test_.slack_rows, half ? device::kLoweredK : 0);
   const DeviceOperand v(v_, dense, true, 0, 0);
   const std::int64_t heads = test_.num_heads, dim = test_.head_dim;
-  const Guarded o = machine.poisoned(std::max<std::int64_t>(rows_o() * heads * dim, 1) * 2);
-  const Guarded lse = machine.poisoned(std::max<std::int64_t>(rows_o() * heads, 1) * 4);
-  const Guarded row_max = machine.poisoned(std::max<std::int64_t>(rows_o() * heads, 1) * 4);
+  const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(rows_o() * heads, 1));
+  const auto scale_rows = static_cast<std::size_t>(std::max<std::int64_t>(o_scale_rows(), 1));
+  const bool mxfp8 = test_.o_shape.has_value();
+  const Guarded o = machine.poisoned(rows * dim * (mxfp8 ? 1 : 2));
+  const Guarded scales = machine.poisoned(scale_rows * heads * (dim / 32));
+  const Guarded lse = machine.poisoned(rows * 4), row_max = machine.poisoned(rows * 4);
   const Guarded workspace =
       machine.poisoned(static_cast<std::size_t>(sm90::forward::forward_workspace_bytes(
           machine.device(), static_cast<std::int32_t>(batch()))));
-  sm90::forward::attention_forward(machine.queue(), {.q = q.operand(),
-                                                     .k = k.operand(),
-                                                     .v = v.operand(),
-                                                     .broadcast_q = broadcast,
-                                                     .mask = test_.mask,
-                                                     .softmax_scale = test_.scale(),
-                                                     .scores = test_.scores,
-                                                     .o = o.as<std::uint16_t>(),
-                                                     .o_token_stride = heads * dim,
-                                                     .o_head_stride = dim,
-                                                     .lse = lse.as<float>(),
-                                                     .row_max = row_max.as<float>(),
-                                                     .lse_head_stride = rows_o(),
-                                                     .workspace = workspace.as<void>()});
+  const auto bf16 = [&](const Side& side) {
+    std::vector<std::uint16_t> codes((side.total() + test_.slack_rows) * side.heads * side.dim,
+                                     0x7FFF);
+    std::ranges::transform(side.values, codes.begin(), mx::encode_bf16);
+    return machine.upload(std::span<const std::uint16_t>(codes));
+  };
+  const Guarded q_bf16 = bf16(q_), k_bf16 = bf16(k_);
+  sm90::forward::ForwardCall call{.q = q.operand(),
+                                  .k = k.operand(),
+                                  .v = v.operand(),
+                                  .broadcast_q = broadcast,
+                                  .mask = test_.mask,
+                                  .softmax_scale = test_.scale(),
+                                  .scores = test_.scores,
+                                  .lse = lse.as<float>(),
+                                  .row_max = row_max.as<float>(),
+                                  .lse_head_stride = rows_o(),
+                                  .workspace = workspace.as<void>()};
+  if (test_.product == Product::kBf16) {
+    call.q_bf16 = {q_bf16.as<const std::uint16_t>(), heads * dim, dim};
+    call.k_bf16 = {k_bf16.as<const std::uint16_t>(), k_.heads * dim, dim};
+    call.q.rows = call.k.rows = nullptr;
+  }
+  if (mxfp8) {
+    call.o_mxfp8 = {.codes = o.as<std::uint8_t>(),
+                    .token_stride = heads * dim,
+                    .head_stride = dim,
+                    .scales = scales.as<std::uint8_t>(),
+                    .scale_row_stride = heads * (dim / 32),
+                    .scale_head_stride = dim / 32,
+                    .block_shape = *test_.o_shape};
+  } else {
+    call.o = o.as<std::uint16_t>();
+    call.o_token_stride = test_.o_by_head ? dim : heads * dim;
+    call.o_head_stride = test_.o_by_head ? test_.dense_seqlen_q * dim : dim;
+    call.o_batch_stride = test_.o_by_head ? test_.dense_seqlen_q * heads * dim : 0;
+  }
+  sm90::forward::attention_forward(machine.queue(), call);
   machine.synchronize();
-  return {o.download<std::uint16_t>(), lse.download<float>(), row_max.download<float>(),
-          o.guards_intact() && lse.guards_intact() && row_max.guards_intact() &&
-              workspace.guards_intact()};
+  Results results{.o = std::vector<double>(rows * dim),
+                  .lse = lse.download<float>(),
+                  .row_max = row_max.download<float>(),
+                  .guards_intact = o.guards_intact() && lse.guards_intact() &&
+                                   row_max.guards_intact() && workspace.guards_intact() &&
+                                   scales.guards_intact()};
+  if (mxfp8) {
+    results.o = decode_mxfp8(o.download<std::uint8_t>(), scales.download<std::uint8_t>());
+    return results;
+  }
+  const std::vector<std::uint16_t> codes = o.download<std::uint16_t>();
+  for (std::int64_t i = 0; i < std::ssize(codes); ++i) {
+    const std::int64_t row = i / (heads * dim), head = i / dim % heads;
+    const std::int64_t length = test_.dense_seqlen_q;
+    const std::int64_t at =
+        test_.o_by_head ? ((row / length * heads + head) * length + row % length) * dim + i % dim
+                        : i;
+    results.o[i] = mx::bits_float(std::uint32_t{codes[at]} << 16);
+  }
+  return results;
 }
 
 }  // namespace mxfa::testing

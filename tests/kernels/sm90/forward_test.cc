@@ -8,9 +8,12 @@ namespace {
 
 class Forward : public ::testing::TestWithParam<ForwardCase> {};
 
-recipe::RecipeConfig recipe_config() {
+recipe::RecipeConfig recipe_config(const ForwardCase& test) {
   recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
-  config.o_out = recipe::OutputFormat::kBf16;
+  if (test.product == Product::kTokenScales) config = recipe::RecipeConfig::leak_free_of(config);
+  config.qk_bf16 = test.product == Product::kBf16;
+  config.o_out = test.o_shape ? recipe::OutputFormat::kMxfp8 : recipe::OutputFormat::kBf16;
+  config.output_shape = test.o_shape.value_or(BlockShape::k32x32);
   return config;
 }
 
@@ -25,8 +28,7 @@ HeadTensors head_of(const ForwardBatch& batch, const ForwardBatch::Results& got,
   for (std::int64_t row = 0; row < batch.seqlen_q(sequence); ++row) {
     const std::int64_t at = batch.o_begin(sequence) + row;
     for (std::int64_t d = 0; d < test.head_dim; ++d) {
-      const std::uint16_t bits = got.o[(at * test.num_heads + head) * test.head_dim + d];
-      result.o.push_back(mx::bits_float(std::uint32_t{bits} << 16));
+      result.o.push_back(got.o[(at * test.num_heads + head) * test.head_dim + d]);
     }
     result.lse.push_back(got.lse[head * batch.rows_o() + at]);
     result.row_max.push_back(got.row_max[head * batch.rows_o() + at]);
@@ -51,9 +53,9 @@ void expect_head(const ForwardBatch& batch, const ForwardBatch::Results& got,
   const HeadTensors kernel = head_of(batch, got, test, sequence, head);
   const recipe::Operands operands = batch.operands(sequence, head);
   const recipe::RecipeForward want =
-      recipe::recipe_forward(operands, batch.problem(), recipe_config());
-  const auto oracle =
-      reference::attention_forward(recipe::kern_inputs(operands, batch.problem(), recipe_config()));
+      recipe::recipe_forward(operands, batch.problem(), recipe_config(test));
+  const auto oracle = reference::attention_forward(
+      recipe::kern_inputs(operands, batch.problem(), recipe_config(test)));
   const std::vector<double> recipe_o(want.saved.o.data.begin(), want.saved.o.data.end());
   const Allowance allowed = allowance(test);
   double hidden = 0;
@@ -100,9 +102,9 @@ void expect_nan_where_seen(const ForwardCase& test) {
   for (std::int64_t s = 0; s < batch.batch(); ++s) {
     const HeadTensors kernel = head_of(batch, got, test, s, 0);
     const recipe::Operands operands = clean.operands(s, 0);
-    const auto want = recipe::recipe_forward(operands, clean.problem(), recipe_config());
+    const auto want = recipe::recipe_forward(operands, clean.problem(), recipe_config(test));
     const auto oracle = reference::attention_forward(
-        recipe::kern_inputs(operands, clean.problem(), recipe_config()));
+        recipe::kern_inputs(operands, clean.problem(), recipe_config(test)));
     const auto group = test.nan_v / 32 * 32;
     const std::int64_t seqlen_k = test.cu_seqlens_k[s + 1] - test.cu_seqlens_k[s];
     std::vector<double> o, recipe_o, oracle_o;
@@ -237,6 +239,58 @@ const ForwardCase kCases[] = {
      .cu_seqlens_k = {0, 256},
      .scores = Scores::kF16,
      .spread = 5.0},
+    {.name = "leak_free",
+     .cu_seqlens_q = {0, 140, 150},
+     .cu_seqlens_k = {0, 260, 265},
+     .mask = {.causal = true},
+     .product = Product::kTokenScales,
+     .spread = 3.0},
+    {.name = "leak_free_narrow",
+     .cu_seqlens_q = {0, 200},
+     .cu_seqlens_k = {0, 300},
+     .head_dim = 64,
+     .num_heads = 2,
+     .num_heads_kv = 1,
+     .product = Product::kTokenScales,
+     .slack_rows = 7},
+    {.name = "bf16", .cu_seqlens_q = {0, 70}, .cu_seqlens_k = {0, 600}, .product = Product::kBf16},
+    {.name = "bf16_jagged",
+     .cu_seqlens_q = {0, 5, 5, 200, 230},
+     .cu_seqlens_k = {0, 130, 160, 190, 330},
+     .head_dim = 64,
+     .num_heads = 2,
+     .num_heads_kv = 1,
+     .mask = {.causal = true},
+     .product = Product::kBf16,
+     .slack_rows = 7},
+    {.name = "o_rows",
+     .cu_seqlens_q = {0, 50, 50, 250},
+     .cu_seqlens_k = {0, 130, 160, 400},
+     .num_heads = 2,
+     .o_shape = BlockShape::k1x32},
+    {.name = "o_squares",
+     .cu_seqlens_q = {0, 50, 50, 250},
+     .cu_seqlens_k = {0, 130, 160, 400},
+     .head_dim = 64,
+     .num_heads = 2,
+     .scores = Scores::kF16,
+     .o_shape = BlockShape::k32x32},
+    {.name = "o_broadcast",
+     .cu_seqlens_q = {},
+     .cu_seqlens_k = {0, 100, 100, 260},
+     .head_dim = 64,
+     .o_shape = BlockShape::k32x32,
+     .broadcast_seqlen_q = 66},
+    {.name = "o_by_head",
+     .cu_seqlens_q = {},
+     .cu_seqlens_k = {},
+     .head_dim = 64,
+     .num_heads = 2,
+     .num_heads_kv = 2,
+     .o_by_head = true,
+     .dense_batch = 2,
+     .dense_seqlen_q = 100,
+     .dense_seqlen_k = 140},
     {.name = "half_negative",
      .cu_seqlens_q = {0, 64},
      .cu_seqlens_k = {0, 128},
@@ -245,6 +299,38 @@ const ForwardCase kCases[] = {
      .fill_q = 4.0,
      .fill_k = -4.0},
 };
+
+// Keys that a row does not see change no bit of it, whatever they hold.
+TEST(ForwardLeakFree, FutureTokensChangeNothing) {
+  ForwardCase test{.name = "leak-free",
+                   .cu_seqlens_q = {0, 230, 300},
+                   .cu_seqlens_k = {0, 230, 300},
+                   .num_heads = 2,
+                   .num_heads_kv = 1,
+                   .mask = {.causal = true},
+                   .product = Product::kTokenScales,
+                   .spread = 3.0};
+  const ForwardBatch::Results before = ForwardBatch(test).run();
+  test.other_from = 45;
+  const ForwardBatch::Results after = ForwardBatch(test).run();
+  const std::int64_t rows_o = test.cu_seqlens_q.back(), width = 2 * test.head_dim;
+  std::int64_t changed = 0;
+  for (std::int64_t row = 0; row < rows_o; ++row) {
+    const std::int64_t in_sequence = row < 230 ? row : row - 230;
+    const bool same = in_sequence < test.other_from;
+    for (std::int64_t i = row * width; i < (row + 1) * width; ++i) {
+      if (same) {
+        EXPECT_EQ(before.o[i], after.o[i]) << "row " << row;
+      }
+      changed += before.o[i] != after.o[i];
+    }
+    for (std::int64_t head = 0; same && head < 2; ++head) {
+      EXPECT_EQ(before.lse[head * rows_o + row], after.lse[head * rows_o + row]) << row;
+      EXPECT_EQ(before.row_max[head * rows_o + row], after.row_max[head * rows_o + row]) << row;
+    }
+  }
+  EXPECT_GT(changed, (rows_o - 2 * test.other_from) * width / 2);
+}
 
 INSTANTIATE_TEST_SUITE_P(Cases, Forward, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return test.param.name; });

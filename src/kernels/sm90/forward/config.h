@@ -13,14 +13,29 @@ enum class Scores : std::uint8_t {
   kF16,
 };
 
+/// What Q K^T multiplies, and where its scales are.
+enum class Product : std::uint8_t {
+  kGroupScales,  ///< FP8, a scale for each 32 tokens
+  kTokenScales,  ///< FP8, a scale for each token (leak-free); FP32 scores
+  kBf16,         ///< BF16; V as with kGroupScales; FP32 scores
+};
+
 inline constexpr int kScaleGroup = 32;  ///< tokens that share a scale
 /// log2 of what the row maximum becomes: 256, an exact code of E4M3.
 inline constexpr float kOffset = 8.0f;
 
-template <int kHeadDimOf, Scores kScoresOf>
+template <int kHeadDimOf, Scores kScoresOf, Product kProductOf = Product::kGroupScales>
 struct Config {
   static constexpr int kHeadDim = kHeadDimOf;
   static constexpr Scores kScores = kScoresOf;
+  static constexpr Product kProduct = kProductOf;
+  static constexpr bool kTokenScales = kProduct == Product::kTokenScales;
+  static constexpr bool kBf16 = kProduct == Product::kBf16;
+  static_assert(kProduct == Product::kGroupScales || kScores == Scores::kF32);
+  /// Q's and K's rows lie in parts of at most 128 bytes, one behind the other.
+  static constexpr int kQkBytes = kHeadDim * (kBf16 ? 2 : 1);
+  static constexpr int kQkParts = kQkBytes > 128 ? 2 : 1;
+  static constexpr int kQkPartBytes = kQkBytes / kQkParts;
 
   static constexpr int kConsumers = 3;  ///< warpgroups of 64 rows, each in turn: S, softmax, PV
   static constexpr int kTileM = 64 * kConsumers;
@@ -35,19 +50,23 @@ struct Config {
   /// Whether S of the next block has registers of its own.
   static constexpr bool kScoresAhead = kScores == Scores::kF16;
 
-  static constexpr int kQBuffers = 2;
-  static constexpr int kStages = kHeadDim == 128 ? 5 : 8;
+  static constexpr int kQBuffers = kQkParts == 2 ? 1 : 2;
+  static constexpr int kStages = kHeadDim == 128 ? kBf16 ? 3 : 5 : kBf16 ? 6 : 8;
   /// PV in halves of 64 columns: the fresh accumulator of a half is 32 registers.
   static constexpr int kValueColumns = 64;
   static_assert(kHeadDim == 64 || kHeadDim == 128);
   /// Q's fragments of so many steps of 32 columns stay in registers, as far as there is room:
   /// reading Q from shared memory for every block costs 10% (power, and bandwidth).
-  static constexpr int kQRegisterSteps = kHeadDim == 64 ? 2 : kScores == Scores::kF16 ? 4 : 3;
+  static constexpr int kQRegisterSteps = kBf16                     ? 0
+                                         : kTokenScales            ? 1
+                                         : kHeadDim == 64          ? 2
+                                         : kScores == Scores::kF16 ? 4
+                                                                   : 3;
 };
 
 /// Scales of one key block as the softmax takes them, made by the producer. kF32 holds floats, kF16
 /// pairs of equal halves.
-template <class Config>
+template <class Config, bool kTokenScales = Config::kTokenScales>
 struct alignas(16) StageScales {
   /// softmax_scale * log2(e) * 2^(exponents of Q's and K's groups)
   std::uint32_t factor[Config::kQGroups][Config::kKGroups];
@@ -57,6 +76,18 @@ struct alignas(16) StageScales {
   std::int32_t anchor;
   std::int32_t packable;  ///< kF16: factors and folds fit the packed path
 };
+
+/// The same where every token has scales: floats, and bits of tokens whose V is NaN.
+template <class Config>
+struct alignas(16) StageScales<Config, true> {
+  float key[Config::kTileN];     ///< 2^(K's exponent)
+  float value[Config::kTileN];   ///< V's exponent, at least kLeastValue
+  float unfold[Config::kTileN];  ///< 2^-value
+  std::uint32_t nan_tokens[Config::kTileN / 32];
+  std::int32_t anchor;  ///< 0, + kNanGroupUnit where a token of V is NaN
+};
+/// V's exponents of tokens are at least this: the row sum takes P' * 2^-v.
+inline constexpr int kLeastValue = -64;
 
 /// Below it a folded payload is 0 either way, and the row sum must not underflow with it.
 inline constexpr int kLeastFold = -32;
@@ -69,7 +100,9 @@ inline constexpr int kNanGroupUnit = 4096;
 
 /// One tile as the consumers see it.
 struct TileRecord {
-  std::int64_t o_begin = 0;  ///< first row of the sequence in o, lse
+  std::int64_t o_begin = 0;   ///< first row of the sequence in lse
+  std::int64_t o_offset = 0;  ///< of the sequence in o, elements
+  std::int64_t o_group = 0;   ///< first group of 32 rows of the sequence in o
   std::int32_t seqlen_q = 0;
   std::int32_t seqlen_k = 0;
   std::int32_t head = 0;
@@ -93,12 +126,16 @@ inline constexpr std::int64_t kPartBytes = std::int64_t{kPartValues<Config>} * 1
 
 template <class Config>
 struct SmemPlan {
-  alignas(1024) std::uint8_t q[Config::kQBuffers][Config::kTileM * Config::kHeadDim];
-  alignas(1024) std::uint8_t k[Config::kStages][Config::kTileN * Config::kHeadDim];
+  alignas(1024) std::uint8_t q[Config::kQBuffers][Config::kTileM * Config::kQkBytes];
+  alignas(1024) std::uint8_t k[Config::kStages][Config::kTileN * Config::kQkBytes];
   alignas(1024) std::uint8_t v[Config::kStages][Config::kHeadDim * Config::kTileN];
   StageScales<Config> scales[Config::kStages];
   TileRecord tile[Config::kQBuffers];
-  std::uint64_t q_full[Config::kQBuffers];   ///< producer + bytes: Q and the tile's record
+  /// kTokenScales: softmax_scale * log2(e) * 2^(exponent of the row).
+  float q_factor[Config::kQBuffers][Config::kTokenScales ? Config::kTileM : 1];
+  /// O in MXFP8: largest magnitudes of a warp's 16 rows and 32 columns.
+  float o_amax[Config::kConsumers][4][Config::kHeadDim / 32];
+  std::uint64_t q_full[Config::kQBuffers];   ///< producer's lanes + bytes: Q and the tile's record
   std::uint64_t q_empty[Config::kQBuffers];  ///< every consumer thread
   std::uint64_t full[Config::kStages];       ///< producer's lanes + bytes: K, V^T, their scales
   std::uint64_t empty[Config::kStages];      ///< every consumer thread
@@ -108,5 +145,9 @@ struct SmemPlan {
 
 static_assert(sizeof(SmemPlan<Config<128, Scores::kF16>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<64, Scores::kF16>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<128, Scores::kF32, Product::kTokenScales>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<64, Scores::kF32, Product::kTokenScales>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<128, Scores::kF32, Product::kBf16>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<64, Scores::kF32, Product::kBf16>>) <= 227 * 1024);
 
 }  // namespace mxfa::sm90::forward

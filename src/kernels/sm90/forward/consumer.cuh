@@ -3,8 +3,8 @@
 #include "kernels/sm90/forward/epilogue.cuh"
 #include "kernels/sm90/forward/load.cuh"
 #include "kernels/sm90/forward/mma.cuh"
-#include "kernels/sm90/forward/softmax.cuh"
 #include "kernels/sm90/forward/split.cuh"
+#include "kernels/sm90/forward/token_softmax.cuh"
 
 /// The consumer role.
 namespace mxfa::sm90::forward {
@@ -78,20 +78,20 @@ class Consumer {
   __device__ void run_tile(const TileRecord& tile) {
     const BlockRange blocks = blocks_of(tile);
     const int behind = tile.n_end - blocks.end;
-    RowState rows;
+    typename Rows::State rows;
     float o[Config::kHeadDim / 2];
 #pragma unroll
     for (float& value : o) value = 0.0f;
     const QOperand<Config> q(
-        at(offsetof(Plan, q), buffer_, sizeof(smem_.q[0])) + part_ * 64 * Config::kHeadDim, warp_,
+        at(offsetof(Plan, q), buffer_, sizeof(smem_.q[0])) + part_ * 64 * Config::kQkBytes, warp_,
         lane_);
     pass_blocks(blocks.begin - tile.n_begin);
     if (blocks.begin < blocks.end) run_blocks(tile, blocks, q, rows, o);
     pass_blocks(behind);
     if (tile.parts == 1 ||
         PartMerger<Config>(params_, tile, part_).run(rows, o, smem_.merges[part_])) {
-      store_rows<Config>(params_, tile, rows, o,
-                         tile.m_block * Config::kTileM + 64 * part_ + 16 * warp_, lane_);
+      store_rows<Config, Rows>(params_, tile, rows, o, smem_.o_amax[part_],
+                               64 * part_ + 16 * warp_);
     }
     ptx::mbarrier_arrive(at(offsetof(Plan, q_empty), buffer_, 8));
     if (++buffer_ == Config::kQBuffers) {
@@ -128,7 +128,7 @@ class Consumer {
   }
 
   __device__ void run_blocks(const TileRecord& tile, const BlockRange& blocks,
-                             const QOperand<Config>& q, RowState& rows,
+                             const QOperand<Config>& q, typename Rows::State& rows,
                              float (&o)[Config::kHeadDim / 2]) {
     typename Rows::Fragment s;
     wait_for_stage();
@@ -163,10 +163,11 @@ class Consumer {
 
   /// Waits for S and makes P of it.
   __device__ void weigh(const TileRecord& tile, int n_block, const BlockRange& blocks,
-                        RowState& rows, typename Rows::Fragment& s,
+                        typename Rows::State& rows, typename Rows::Fragment& s,
                         std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2],
                         float (&o)[Config::kHeadDim / 2]) {
-    const typename Rows::Scales scales(smem_.scales[stage_], 2 * part_ + warp_ / 2);
+    const typename Rows::Scales scales(smem_.scales[stage_], smem_.q_factor[buffer_],
+                                       64 * part_ + 16 * warp_);
     const int anchor = smem_.scales[stage_].anchor;
     ptx::wgmma_wait<0>();
     fence_registers(s);
@@ -195,26 +196,39 @@ class Consumer {
 
   /// A larger exponent of V came: O so far is worth less in its unit. Or a group of V is NaN: its
   /// payload has been replaced by zeros, so that it reaches the rows that see it and no others.
-  __device__ void move_anchor(int code, const VisibleColumns (&visible)[2], RowState& rows,
-                              float (&o)[Config::kHeadDim / 2]) const {
+  __device__ void move_anchor(int code, const VisibleColumns (&visible)[2],
+                              typename Rows::State& rows, float (&o)[Config::kHeadDim / 2]) const {
     const int nan_groups = (code + kNanGroupUnit / 2) / kNanGroupUnit;
     const int anchor = code - nan_groups * kNanGroupUnit;
     float factor[2];
     factor[0] = factor[1] = ptx::exp2_approx(static_cast<float>(rows.anchor - anchor));
     rows.anchor = anchor;
     if (nan_groups != 0) {
-      const int column0 = 2 * (lane_ % 4);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        for (int g = 0; g < Config::kKGroups; ++g) {
-          const int first = kScaleGroup * g - column0;
-          const bool sees = visible[h].begin < first + kScaleGroup && visible[h].end > first;
-          if ((nan_groups >> g & 1) != 0 && sees) factor[h] = NAN;
-        }
+        if (sees_nan(nan_groups, visible[h])) factor[h] = NAN;
       }
     }
 #pragma unroll
     for (int i = 0; i < Config::kHeadDim / 2; ++i) o[i] *= factor[(i >> 1) & 1];
+  }
+
+  __device__ bool sees_nan(int nan_groups, const VisibleColumns& visible) const {
+    const int begin = visible.begin + 2 * (lane_ % 4), end = visible.end + 2 * (lane_ % 4);
+    bool sees = false;
+    if constexpr (Config::kTokenScales) {
+      const StageScales<Config>& scales = smem_.scales[stage_];
+      for (int key = begin < 0 ? 0 : begin; key < end && key < Config::kTileN; ++key) {
+        sees = sees || (scales.nan_tokens[key / 32] >> key % 32 & 1) != 0;
+      }
+    } else {
+      for (int g = 0; g < Config::kKGroups; ++g) {
+        const int first = kScaleGroup * g;
+        const bool overlaps = begin < first + kScaleGroup && end > first;
+        sees = sees || ((nan_groups >> g & 1) != 0 && overlaps);
+      }
+    }
+    return sees;
   }
 
   /// P V, all but its last kValueColumns added to O; those are in flight on return.

@@ -14,7 +14,7 @@ __device__ inline void forward(const ForwardParams& params) {
   constexpr int kConsumerThreads = 128 * Config::kConsumers;
   if (threadIdx.x == 0) {
     for (int i = 0; i < Config::kQBuffers; ++i) {
-      cuda::ptx::mbarrier_init(&smem.q_full[i], 1);
+      cuda::ptx::mbarrier_init(&smem.q_full[i], 32);
       cuda::ptx::mbarrier_init(&smem.q_empty[i], kConsumerThreads);
     }
     for (int i = 0; i < Config::kStages; ++i) {

@@ -31,70 +31,145 @@ std::int64_t arrivals_bytes(std::int64_t ctas) {
   return mx::ceil_div(ctas * Wide::kConsumers * 4, 256) * 256;
 }
 
-void check_rows(const device::AttentionOperand& x, std::string_view name) {
+bool leak_free(const ForwardCall& call) { return call.v.block_shape == BlockShape::k1xD; }
+bool bf16_product(const ForwardCall& call) {
+  return call.q_bf16.data != nullptr || call.k_bf16.data != nullptr;
+}
+std::int32_t columns_of(const ForwardCall& call) {
+  return call.columns == 0 ? call.q.head_dim : call.columns;
+}
+
+void check_address(const void* address, std::size_t alignment, std::string_view name) {
+  expect(address != nullptr && reinterpret_cast<std::uintptr_t>(address) % alignment == 0, name,
+         fmt::format("an address on {} bytes", alignment), address == nullptr ? "none" : "another");
+}
+
+void check_scales(const device::AttentionOperand& x, std::string_view name, BlockShape shape) {
+  if (x.block_shape != shape) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("{}.block_shape: expected {}, got {}", name, block_shape_name(shape),
+                            block_shape_name(x.block_shape)));
+  }
+  expect(x.scales.data != nullptr || x.total == 0, fmt::format("{}.scales", name), "an address",
+         "none");
+}
+
+void check_rows(const device::AttentionOperand& x, std::string_view name, BlockShape shape) {
+  check_scales(x, name, shape);
   expect(x.rows != nullptr || x.total == 0, fmt::format("{}.rows", name), "an address", "none");
   expect(x.token_stride % 16 == 0 && x.head_stride % 16 == 0 && x.token_stride >= 0,
          fmt::format("{}.token_stride, head_stride", name), "multiples of 16",
          fmt::format("{}, {}", x.token_stride, x.head_stride));
 }
 
-void check_operand(const device::AttentionOperand& x, std::string_view name, int head_dim) {
-  expect(x.head_dim == head_dim, fmt::format("{}.head_dim", name), fmt::format("{}", head_dim),
+void check_bf16_rows(const Bf16Rows& x, std::string_view name) {
+  check_address(x.data, 16, name);
+  expect(x.token_stride % 8 == 0 && x.head_stride % 8 == 0 && x.token_stride >= 0,
+         fmt::format("{}.token_stride, head_stride", name), "multiples of 8",
+         fmt::format("{}, {}", x.token_stride, x.head_stride));
+}
+
+void check_sizes(const device::AttentionOperand& x, std::string_view name, int head_dim) {
+  expect(x.head_dim == head_dim, fmt::format("{}.head_dim", name), text(head_dim),
          text(x.head_dim));
-  if (x.block_shape != BlockShape::k32xD) {
-    throw Error(ErrorKind::kUnsupported, fmt::format("{}.block_shape: expected 32xD, got {}", name,
-                                                     block_shape_name(x.block_shape)));
-  }
-  expect(x.scales.data != nullptr || x.total == 0, fmt::format("{}.scales", name), "an address",
-         "none");
   expect(x.total >= 0, fmt::format("{}.total", name), "at least 0", text(x.total));
 }
 
-void refuse(bool given, std::string_view name) {
-  if (given) {
-    throw Error(ErrorKind::kUnsupported,
-                fmt::format("{}: expected none, this kernel does not have it; got one", name));
-  }
-}
-
-void check_call(const ForwardCall& call) {
-  refuse(call.q_bf16.data != nullptr || call.k_bf16.data != nullptr, "q_bf16, k_bf16");
-  refuse(call.o_mxfp8.codes != nullptr, "o_mxfp8");
-  refuse(call.o_batch_stride != 0, "o_batch_stride");
+void check_operands(const ForwardCall& call) {
   const std::int32_t head_dim = call.q.head_dim;
   if (head_dim != 64 && head_dim != 128) {
     throw Error(ErrorKind::kUnsupported,
                 fmt::format("q.head_dim: expected 64 or 128 (padded), got {}", head_dim));
   }
-  check_operand(call.q, "q", head_dim);
-  check_operand(call.k, "k", head_dim);
-  check_operand(call.v, "v", head_dim);
-  check_rows(call.q, "q");
-  check_rows(call.k, "k");
-  expect(call.scores == Scores::kF32 ||
-             (call.q.lowered >= device::kLoweredQ && call.k.lowered >= device::kLoweredK),
-         "q.lowered, k.lowered",
-         fmt::format("at least {} and {}, where scores are half", device::kLoweredQ,
-                     device::kLoweredK),
-         fmt::format("{}, {}", call.q.lowered, call.k.lowered));
+  check_sizes(call.q, "q", head_dim);
+  check_sizes(call.k, "k", head_dim);
+  check_sizes(call.v, "v", head_dim);
+  const BlockShape shape = leak_free(call) ? BlockShape::k1xD : BlockShape::k32xD;
+  check_scales(call.v, "v", shape);
   expect(call.v.transposed != nullptr || call.v.total == 0, "v.transposed", "an address", "none");
   expect(call.v.order == device::TokenOrder::kPi, "v.order", "pi", "another");
   expect(call.v.pitch % 128 == 0, "v.pitch", "a multiple of 128", text(call.v.pitch));
+  if (bf16_product(call)) {
+    check_bf16_rows(call.q_bf16, "q_bf16");
+    check_bf16_rows(call.k_bf16, "k_bf16");
+  } else {
+    check_rows(call.q, "q", shape);
+    check_rows(call.k, "k", shape);
+  }
   expect(call.k.num_heads > 0 && call.q.num_heads % call.k.num_heads == 0, "q.num_heads",
          fmt::format("a multiple of k.num_heads = {}", call.k.num_heads), text(call.q.num_heads));
   expect(call.v.num_heads == call.k.num_heads, "v.num_heads", text(call.k.num_heads),
          text(call.v.num_heads));
+}
+
+void check_scores(const ForwardCall& call) {
+  if (leak_free(call) && bf16_product(call)) {
+    throw Error(ErrorKind::kUnsupported, "v.block_shape: expected 32xD beside q_bf16, got 1xD");
+  }
+  if (call.scores == Scores::kF16) {
+    if (leak_free(call) || bf16_product(call)) {
+      throw Error(ErrorKind::kUnsupported,
+                  "scores: expected FP32 with 1xD blocks or Q and K in BF16, got half");
+    }
+    expect(call.q.lowered >= device::kLoweredQ && call.k.lowered >= device::kLoweredK,
+           "q.lowered, k.lowered",
+           fmt::format("at least {} and {}, where scores are half", device::kLoweredQ,
+                       device::kLoweredK),
+           fmt::format("{}, {}", call.q.lowered, call.k.lowered));
+  }
   expect(std::isfinite(call.softmax_scale) && call.softmax_scale > 0, "softmax_scale",
          "a finite number above 0", fmt::format("{}", call.softmax_scale));
-  const std::int32_t columns = call.columns == 0 ? head_dim : call.columns;
-  expect(columns % 8 == 0 && columns > 0 && columns <= head_dim, "columns",
-         fmt::format("a multiple of 8 up to {}", head_dim), text(columns));
-  expect(call.o_token_stride % 2 == 0 && call.o_head_stride % 2 == 0,
-         "o_token_stride, o_head_stride", "even",
-         fmt::format("{}, {}", call.o_token_stride, call.o_head_stride));
-  expect(call.o != nullptr && reinterpret_cast<std::uintptr_t>(call.o) % 4 == 0, "o",
-         "an address on 4 bytes", call.o == nullptr ? "none" : "another");
+}
+
+void check_outputs(const ForwardCall& call) {
+  const std::int32_t columns = columns_of(call);
+  expect(columns % 8 == 0 && columns > 0 && columns <= call.q.head_dim, "columns",
+         fmt::format("a multiple of 8 up to {}", call.q.head_dim), text(columns));
   expect(call.lse != nullptr, "lse", "an address", "none");
+  const Mxfp8Rows& o = call.o_mxfp8;
+  if (o.codes == nullptr) {
+    expect(
+        call.o_token_stride % 2 == 0 && call.o_head_stride % 2 == 0 && call.o_batch_stride % 2 == 0,
+        "o_token_stride, o_head_stride, o_batch_stride", "even",
+        fmt::format("{}, {}, {}", call.o_token_stride, call.o_head_stride, call.o_batch_stride));
+    check_address(call.o, 4, "o");
+    return;
+  }
+  expect(call.o == nullptr, "o", "none beside o_mxfp8", "an address");
+  check_address(o.codes, 2, "o_mxfp8.codes");
+  check_address(o.scales, 1, "o_mxfp8.scales");
+  expect(o.token_stride % 2 == 0 && o.head_stride % 2 == 0, "o_mxfp8.token_stride, head_stride",
+         "even", fmt::format("{}, {}", o.token_stride, o.head_stride));
+  if (o.block_shape != BlockShape::k1x32 && o.block_shape != BlockShape::k32x32) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("o_mxfp8.block_shape: expected 1x32 or 32x32, got {}",
+                            block_shape_name(o.block_shape)));
+  }
+}
+
+void check_call(const ForwardCall& call) {
+  check_operands(call);
+  check_scores(call);
+  check_outputs(call);
+}
+
+/// Rows of BF16 in boxes of 64 columns and `tokens` tokens of one head. Columns that the tensor
+/// lacks read as zeros.
+CUtensorMap bf16_rows_map(const driver::Device& device, const Bf16Rows& x,
+                          const device::AttentionOperand& shape, std::int32_t columns,
+                          std::uint32_t tokens) {
+  const std::uint64_t dims[] = {static_cast<std::uint64_t>(columns),
+                                static_cast<std::uint64_t>(shape.num_heads),
+                                static_cast<std::uint64_t>(std::max<std::int64_t>(shape.total, 1))};
+  const std::uint64_t strides[] = {static_cast<std::uint64_t>(2 * x.head_stride),
+                                   static_cast<std::uint64_t>(2 * x.token_stride)};
+  const std::uint32_t box[] = {64, 1, tokens};
+  return device::make_tensor_map(device, {.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                          .address = reinterpret_cast<std::uint64_t>(x.data),
+                                          .dims = dims,
+                                          .stride_bytes = strides,
+                                          .box = box,
+                                          .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
 }
 
 attention::TileShape tile_shape(const ForwardCall& call, std::int32_t batch) {
@@ -135,9 +210,15 @@ void plan_jagged(const device::Queue& queue, const ForwardCall& call, ForwardPar
 }
 
 ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
+  const bool bf16 = bf16_product(call);
+  const auto rows = [&](const device::AttentionOperand& x, const Bf16Rows& wide,
+                        std::uint32_t tokens) {
+    return bf16 ? bf16_rows_map(queue.device, wide, x, columns_of(call), tokens)
+                : rows_map(queue.device, x, tokens);
+  };
   // Straight into the members: a compiler's temporary need not have their alignment.
-  ForwardParams params = {.q_map = rows_map(queue.device, call.q, 64),
-                          .k_map = rows_map(queue.device, call.k, 128),
+  ForwardParams params = {.q_map = rows(call.q, call.q_bf16, 64),
+                          .k_map = rows(call.k, call.k_bf16, 128),
                           .v_map = transposed_map(queue.device, call.v, 128)};
   params.batch = call.k.offsets.batch;
   params.shape = tile_shape(call, params.batch);
@@ -147,12 +228,16 @@ ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
   params.o = call.o;
   params.o_token_stride = call.o_token_stride;
   params.o_head_stride = call.o_head_stride;
+  params.o_batch_stride =
+      call.o_batch_stride != 0 ? call.o_batch_stride : call.q.offsets.seqlen * call.o_token_stride;
   params.o_aligned = (reinterpret_cast<std::uintptr_t>(call.o) % 16 == 0) &&
-                     call.o_token_stride % 8 == 0 && call.o_head_stride % 8 == 0;
+                     call.o_token_stride % 8 == 0 && call.o_head_stride % 8 == 0 &&
+                     params.o_batch_stride % 8 == 0;
+  params.o_mxfp8 = call.o_mxfp8;
   params.lse = call.lse;
   params.row_max = call.row_max;
   params.lse_head_stride = call.lse_head_stride;
-  params.columns = call.columns == 0 ? call.q.head_dim : call.columns;
+  params.columns = columns_of(call);
   params.broadcast_q = call.broadcast_q;
   params.seqlen_q = call.q.offsets.seqlen;
   params.seqlen_k = call.k.offsets.seqlen;
@@ -165,7 +250,8 @@ unsigned plan_dense(const device::Queue& queue, const ForwardCall& call, std::in
                     ForwardParams& params) {
   const attention::Mask& mask = call.mask;
   const std::int64_t blocks = mx::ceil_div(params.seqlen_k, std::int64_t{Wide::kTileN});
-  const bool whole = !mask.causal && mask.window_left < 0 && mask.window_right < 0;
+  const bool whole =
+      !mask.causal && mask.window_left < 0 && mask.window_right < 0 && !leak_free(call);
   const std::int64_t limit = multiprocessors(queue.device);
   const std::int64_t ctas =
       std::min(limit, std::max(tiles, whole ? tiles * blocks / kLeastShare : 0));
@@ -184,10 +270,18 @@ unsigned plan_dense(const device::Queue& queue, const ForwardCall& call, std::in
   return static_cast<unsigned>(ctas);
 }
 
+struct Kernel {
+  const char* kind;  ///< of attention_forward_d<head_dim>_<kind>
+  unsigned smem_bytes;
+};
 template <int kHeadDim>
-unsigned smem_bytes(Scores scores) {
-  return scores == Scores::kF16 ? sizeof(SmemPlan<Config<kHeadDim, Scores::kF16>>)
-                                : sizeof(SmemPlan<Config<kHeadDim, Scores::kF32>>);
+Kernel kernel_of(const ForwardCall& call) {
+  using enum Product;
+  if (leak_free(call))
+    return {"tokens", sizeof(SmemPlan<Config<kHeadDim, Scores::kF32, kTokenScales>>)};
+  if (bf16_product(call)) return {"bf16", sizeof(SmemPlan<Config<kHeadDim, Scores::kF32, kBf16>>)};
+  if (call.scores == Scores::kF16) return {"f16", sizeof(SmemPlan<Config<kHeadDim, Scores::kF16>>)};
+  return {"f32", sizeof(SmemPlan<Config<kHeadDim, Scores::kF32>>)};
 }
 
 }  // namespace
@@ -223,11 +317,12 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
         static_cast<unsigned>(std::min<std::int64_t>(multiprocessors(queue.device), tiles));
   }
   shape.block[0] = Config<128, Scores::kF32>::kThreads;
-  shape.dynamic_smem_bytes =
-      call.q.head_dim == 128 ? smem_bytes<128>(call.scores) : smem_bytes<64>(call.scores);
-  const std::string name = fmt::format("attention_forward_d{}_{}", call.q.head_dim,
-                                       call.scores == Scores::kF16 ? "f16" : "f32");
-  queue.kernels.get("attention_forward", name, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
+  const Kernel kernel = call.q.head_dim == 128 ? kernel_of<128>(call) : kernel_of<64>(call);
+  shape.dynamic_smem_bytes = kernel.smem_bytes;
+  queue.kernels
+      .get("attention_forward",
+           fmt::format("attention_forward_d{}_{}", call.q.head_dim, kernel.kind),
+           {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
       .launch(queue.stream, shape, params);
 }
 

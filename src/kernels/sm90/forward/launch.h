@@ -8,6 +8,7 @@
 #include "device/ops.h"
 #include "driver/kernel.h"
 #include "kernels/sm90/forward/config.h"
+#include "kernels/sm90/forward/output.h"
 
 namespace mxfa::sm90 {
 
@@ -24,19 +25,6 @@ struct Bf16Rows {
   const std::uint16_t* data = nullptr;
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
-};
-
-/// O in MXFP8, scales by the round-up rule. Strides in bytes.
-struct Mxfp8Rows {
-  std::uint8_t* codes = nullptr;  ///< [rows_o, num_heads, columns], 2-byte aligned
-  std::int64_t token_stride = 0;  ///< even
-  std::int64_t head_stride = 0;   ///< even
-  /// 1x32: [rows_o, num_heads, ceil(columns / 32)]; 32x32: a row for each group of 32 rows, counted
-  /// from its sequence's first one (q's offsets.groups(); broadcast q: ceil(seqlen / 32) each).
-  std::uint8_t* scales = nullptr;
-  std::int64_t scale_row_stride = 0;
-  std::int64_t scale_head_stride = 0;
-  BlockShape block_shape = BlockShape::k1x32;  ///< k1x32 or k32x32
 };
 
 /// Softmax attention on Hopper: O = softmax(softmax_scale * Q K^T) V. All pointers are device
@@ -58,7 +46,7 @@ struct ForwardCall {
   std::int64_t o_head_stride = 0;
   /// Elements from a dense sequence to the next, even; 0: packed, seqlen_q * o_token_stride.
   std::int64_t o_batch_stride = 0;
-  Mxfp8Rows o_mxfp8 = {};    ///< out, where given in place of o
+  Mxfp8Rows o_mxfp8 = {};    ///< out, where its codes are given in place of o
   std::int32_t columns = 0;  ///< head_dim of o, a multiple of 8; 0: q.head_dim
   float* lse = nullptr;      ///< out: [num_heads, rows_o], natural log; -infinity: no visible key
   float* row_max = nullptr;  ///< out, may be null: largest visible score in log2 units

@@ -5,6 +5,7 @@
 #include "kernels/sm90/common/mma.cuh"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/params.h"
+#include "mx/permutation.h"
 #include "ptx/half2.cuh"
 #include "ptx/mbarrier.cuh"
 
@@ -18,6 +19,41 @@ struct WarpFetchAdd {
     std::int32_t held = 0;
     if ((threadIdx.x & 31) == 0) held = atomicAdd(counter, 1);
     return __shfl_sync(~0u, held, 0);
+  }
+};
+
+/// E8M0 to an exponent. A NaN group of Q or K has NaN codes, so any exponent serves: the least.
+inline constexpr int kNanExponent = -128;
+__device__ inline int exponent(const device::OperandScales& scales, std::int64_t row,
+                               std::int32_t head) {
+  const std::uint8_t code =
+      __ldg(scales.data + row * scales.row_stride + head * scales.head_stride);
+  return code == 0xFF ? kNanExponent : code - 127;
+}
+
+/// Exponents of a key block's groups: a lane's is that of its group, kNoAnchor past the end.
+template <class Config>
+struct BlockExponents {
+  const ForwardParams& params;
+  std::int64_t first_group;  ///< of the sequence
+  std::int32_t head, groups;
+  int k = kNoAnchor, v = kNoAnchor;
+
+  __device__ BlockExponents(const ForwardParams& call, std::int64_t group, std::int32_t kv_head,
+                            std::int64_t seqlen_k)
+      : params(call),
+        first_group(group),
+        head(kv_head),
+        groups(static_cast<std::int32_t>((seqlen_k + kScaleGroup - 1) / kScaleGroup)) {}
+
+  __device__ void fetch(std::int32_t n_block, std::int32_t n_end) {
+    if constexpr (Config::kTokenScales) return;
+    const std::int32_t group =
+        n_block * Config::kKGroups + static_cast<int>(threadIdx.x) % Config::kKGroups;
+    k = v = kNoAnchor;
+    if (n_block >= n_end || group >= groups) return;
+    k = Config::kBf16 ? 0 : exponent(params.k.scales, first_group + group, head);
+    v = exponent(params.v_scales, first_group + group, head);
   }
 };
 
@@ -56,6 +92,8 @@ class Producer {
     std::int64_t q_group;  ///< first scale group of Q's sequence
     std::int64_t k_group;
     std::int64_t v_column;  ///< of V^T
+    std::int64_t o_offset;  ///< TileRecord
+    std::int64_t o_group;
   };
 
   /// The first `count` tiles of an order.
@@ -105,8 +143,7 @@ class Producer {
   }
 
   __device__ void finish() {
-    if (lane_ != 0) return;
-    smem_.tile[buffer_].valid = 0;
+    if (lane_ == 0) smem_.tile[buffer_].valid = 0;
     ptx::mbarrier_arrive(shared_address(&smem_.q_full[buffer_]));
   }
 
@@ -125,19 +162,34 @@ class Producer {
     result.q_group = params_.q.offsets.groups(q_sequence);
     result.k_group = params_.k.offsets.groups(tile.batch);
     result.v_column = params_.k.offsets.tiles(tile.batch) * mx::kAtomRows;
+    result.o_offset = params_.plan.sequences == nullptr
+                          ? tile.batch * params_.o_batch_stride
+                          : result.sequence.o_begin * params_.o_token_stride;
+    const std::int64_t own_groups = (result.sequence.seqlen_q + kScaleGroup - 1) / kScaleGroup;
+    result.o_group = params_.broadcast_q ? tile.batch * own_groups : result.q_group;
     return result;
   }
 
   __device__ void load_q(const attention::WorkTile& tile, const attention::TailSegment& segment,
                          const Lengths& lengths) {
     const std::int32_t row0 = tile.m_block * Config::kTileM;
-    // The exponents that lanes 4 g .. 4 g + 3 need for group g of the tile.
-    const std::int64_t groups = (lengths.sequence.seqlen_q + kScaleGroup - 1) / kScaleGroup;
-    std::int64_t group = row0 / kScaleGroup + lane_ / Config::kKGroups;
-    if (group >= groups) group = groups - 1;
-    q_exponent_ = exponent(params_.q.scales, lengths.q_group + group, tile.head);
-    if (lane_ != 0) return;
+    if constexpr (Config::kTokenScales) {
+      write_row_factors(tile, lengths);
+    } else if constexpr (!Config::kBf16) {
+      // The exponents that lanes 4 g .. 4 g + 3 need for group g of the tile.
+      const std::int64_t groups = (lengths.sequence.seqlen_q + kScaleGroup - 1) / kScaleGroup;
+      std::int64_t group = row0 / kScaleGroup + lane_ / Config::kKGroups;
+      if (group >= groups) group = groups - 1;
+      q_exponent_ = exponent(params_.q.scales, lengths.q_group + group, tile.head);
+    }
+    std::uint64_t* const full = &smem_.q_full[buffer_];
+    if (lane_ != 0) {
+      ptx::mbarrier_arrive(shared_address(full));
+      return;
+    }
     smem_.tile[buffer_] = {.o_begin = lengths.sequence.o_begin,
+                           .o_offset = lengths.o_offset,
+                           .o_group = lengths.o_group,
                            .seqlen_q = static_cast<std::int32_t>(lengths.sequence.seqlen_q),
                            .seqlen_k = static_cast<std::int32_t>(lengths.sequence.seqlen_k),
                            .head = tile.head,
@@ -150,40 +202,36 @@ class Producer {
                            .slot = segment.slot,
                            .segment = segment.segment};
     using namespace cuda::ptx;
-    std::uint64_t* const full = &smem_.q_full[buffer_];
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, sizeof(smem_.q[0]));
-    for (int part = 0; part < Config::kConsumers; ++part) {
+    for (int i = 0; i < Config::kConsumers * Config::kQkParts; ++i) {
+      const int rows = i / Config::kQkParts, part = i % Config::kQkParts;
       const std::int32_t at[3] = {
-          0, tile.head, static_cast<std::int32_t>(lengths.sequence.q_begin + row0 + 64 * part)};
+          part * (Config::kHeadDim / Config::kQkParts), tile.head,
+          static_cast<std::int32_t>(lengths.sequence.q_begin + row0 + 64 * rows)};
       cp_async_bulk_tensor(space_cluster, space_global,
-                           &smem_.q[buffer_][part * 64 * Config::kHeadDim], &params_.q_map, at,
+                           &smem_.q[buffer_][i * 64 * Config::kQkPartBytes], &params_.q_map, at,
                            full);
     }
   }
 
   __device__ void load_keys(const attention::WorkTile& tile, const Lengths& lengths) {
     const std::int32_t head = tile.head / params_.shape.heads_per_kv();
-    const std::int32_t lane_group = lane_ % Config::kKGroups;
-    const std::int32_t groups =
-        static_cast<std::int32_t>((lengths.sequence.seqlen_k + kScaleGroup - 1) / kScaleGroup);
-    // A block ahead, so that their latency hides behind the wait for a free stage.
-    const auto exponents = [&](std::int32_t n_block, int& k, int& v) {
-      const std::int32_t group = n_block * Config::kKGroups + lane_group;
-      k = v = kNoAnchor;
-      if (n_block >= tile.n_end || group >= groups) return;
-      k = exponent(params_.k.scales, lengths.k_group + group, head);
-      v = exponent(params_.v_scales, lengths.k_group + group, head);
-    };
-    int k_next, v_next, anchor = kNoAnchor;
-    exponents(tile.n_begin, k_next, v_next);
+    BlockExponents<Config> exponents(params_, lengths.k_group, head, lengths.sequence.seqlen_k);
+    int anchor = kNoAnchor;
+    exponents.fetch(tile.n_begin, tile.n_end);
     for (std::int32_t n_block = tile.n_begin; n_block < tile.n_end; ++n_block) {
-      const int k_exponent = k_next, v_exponent = v_next;
-      exponents(n_block + 1, k_next, v_next);
+      const int k_exponent = exponents.k, v_exponent = exponents.v;
+      // A block ahead, so that their latency hides behind the wait for a free stage.
+      exponents.fetch(n_block + 1, tile.n_end);
       ptx::mbarrier_wait(shared_address(&smem_.empty[stage_]), phase_ ^ 1);
-      const unsigned nan_groups = nan_groups_of(v_exponent);
-      write_scales(k_exponent, v_exponent, nan_groups, anchor);
-      if (nan_groups != 0) {
-        copy_patched(head, n_block, lengths, nan_groups);
+      bool has_nan;
+      if constexpr (Config::kTokenScales) {
+        has_nan = write_token_scales(head, n_block, lengths);
+      } else {
+        has_nan = write_scales(k_exponent, v_exponent, anchor);
+      }
+      if (has_nan) {
+        copy_patched(head, n_block, lengths);
       } else if (lane_ == 0) {
         copy_keys(head, n_block, lengths, &smem_.full[stage_]);
       } else {
@@ -197,26 +245,39 @@ class Producer {
     }
   }
 
-  /// Which of a block's groups of V are NaN.
-  __device__ static unsigned nan_groups_of(int v_exponent) {
-    return __ballot_sync(~0u, v_exponent == kNanExponent) & ((1u << Config::kKGroups) - 1);
-  }
-
   /// NaN in V would reach rows that do not see it, as 0 * NaN: zeros take its place, and the
   /// consumers make O of the rows that see it NaN.
-  __device__ void copy_patched(std::int32_t head, std::int32_t n_block, const Lengths& lengths,
-                               unsigned nan_groups) {
+  __device__ void copy_patched(std::int32_t head, std::int32_t n_block, const Lengths& lengths) {
     if (lane_ == 0) copy_keys(head, n_block, lengths, &smem_.patched);
+    __syncwarp();  // also: what the stage's scales say of NaN has been written
     ptx::mbarrier_wait(shared_address(&smem_.patched), patched_phase_);
     patched_phase_ ^= 1;
+    if constexpr (Config::kTokenScales) {
+      clear_nan_tokens();
+    } else {
+      clear_nan_groups();
+    }
+    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    ptx::mbarrier_arrive(shared_address(&smem_.full[stage_]));
+  }
+  __device__ void clear_nan_groups() {
+    const int anchor = smem_.scales[stage_].anchor;
+    const int nan_groups = (anchor + kNanGroupUnit / 2) / kNanGroupUnit;
     constexpr int kChunks = Config::kTileN / 16;  // of a row of V^T, swizzled among themselves
     for (int i = lane_; i < Config::kHeadDim * kChunks; i += 32) {
       const int row = i / kChunks, chunk = i % kChunks ^ row % 8;
       if ((nan_groups >> chunk / 2 & 1) == 0) continue;
       reinterpret_cast<uint4*>(smem_.v[stage_])[i] = uint4{};
     }
-    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-    ptx::mbarrier_arrive(shared_address(&smem_.full[stage_]));
+  }
+  __device__ void clear_nan_tokens() {
+    for (int token = 0; token < Config::kTileN; ++token) {
+      if ((smem_.scales[stage_].nan_tokens[token / 32] >> token % 32 & 1) == 0) continue;
+      for (int row = lane_; row < Config::kHeadDim; row += 32) {
+        const int chunk = token / 16 ^ row % 8;
+        smem_.v[stage_][row * Config::kTileN + 16 * chunk + mx::pi_position(token % 16)] = 0;
+      }
+    }
   }
 
   /// Signals `full` when K and V^T have come.
@@ -226,33 +287,31 @@ class Producer {
     const std::int32_t key0 = n_block * Config::kTileN;
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
                               sizeof(smem_.k[0]) + sizeof(smem_.v[0]));
-    const std::int32_t k_at[3] = {0, head,
-                                  static_cast<std::int32_t>(lengths.sequence.k_begin + key0)};
-    cp_async_bulk_tensor(space_cluster, space_global, smem_.k[stage_], &params_.k_map, k_at, full);
+    for (int part = 0; part < Config::kQkParts; ++part) {
+      const std::int32_t k_at[3] = {part * (Config::kHeadDim / Config::kQkParts), head,
+                                    static_cast<std::int32_t>(lengths.sequence.k_begin + key0)};
+      cp_async_bulk_tensor(space_cluster, space_global,
+                           &smem_.k[stage_][part * Config::kTileN * Config::kQkPartBytes],
+                           &params_.k_map, k_at, full);
+    }
     const std::int32_t v_at[2] = {static_cast<std::int32_t>(lengths.v_column + key0),
                                   head * Config::kHeadDim};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.v[stage_], &params_.v_map, v_at, full);
   }
 
-  /// E8M0 to an exponent. A NaN group of Q or K has NaN codes, so any exponent serves: the least.
-  static constexpr int kNanExponent = -128;
-  __device__ static int exponent(const device::OperandScales& scales, std::int64_t row,
-                                 std::int32_t head) {
-    const std::uint8_t code =
-        __ldg(scales.data + row * scales.row_stride + head * scales.head_stride);
-    return code == 0xFF ? kNanExponent : code - 127;
-  }
   /// As the softmax of this configuration takes a number.
   __device__ static std::uint32_t lane_value(float x) {
     if constexpr (Config::kScores == Scores::kF16) return ptx::half2_pack(x, x);
     return __float_as_uint(x);
   }
 
-  /// Lane 4 i + g writes the factor of Q's group i and the block's group g.
-  __device__ void write_scales(int k_exponent, int v_exponent, unsigned nan_groups, int& anchor) {
+  /// Lane 4 i + g writes the factor of Q's group i and the block's group g. Whether V has NaN.
+  __device__ bool write_scales(int k_exponent, int v_exponent, int& anchor) {
     constexpr unsigned kAll = ~0u;
     constexpr int kGroups = Config::kKGroups;
     StageScales<Config>& out = smem_.scales[stage_];
+    const unsigned nan_groups =
+        __ballot_sync(kAll, v_exponent == kNanExponent) & ((1u << kGroups) - 1);
     int most = v_exponent;
     for (int step = 1; step < kGroups; step *= 2) {
       const int other = __shfl_xor_sync(kAll, most, step);
@@ -283,6 +342,42 @@ class Producer {
       out.anchor = anchor + static_cast<int>(nan_groups) * kNanGroupUnit;
       out.packable = packable;
     }
+    return nan_groups != 0;
+  }
+
+  /// What the scores of a tile's rows are multiplied by.
+  __device__ void write_row_factors(const attention::WorkTile& tile, const Lengths& lengths) {
+    for (int i = lane_; i < Config::kTileM; i += 32) {
+      std::int64_t row = std::int64_t{tile.m_block} * Config::kTileM + i;
+      if (row >= lengths.sequence.seqlen_q) row = lengths.sequence.seqlen_q - 1;
+      const int e = exponent(params_.q.scales, lengths.sequence.q_begin + row, tile.head);
+      smem_.q_factor[buffer_][i] = params_.scale_log2 * power_of_two(e);
+    }
+  }
+
+  /// Whether V has NaN.
+  __device__ bool write_token_scales(std::int32_t head, std::int32_t n_block,
+                                     const Lengths& lengths) {
+    StageScales<Config>& out = smem_.scales[stage_];
+    unsigned any_nan = 0;
+    for (int word = 0; word < Config::kTileN / 32; ++word) {
+      const int i = 32 * word + lane_;
+      const std::int64_t key = std::int64_t{n_block} * Config::kTileN + i;
+      int k = 0, v = kLeastValue;
+      if (key < lengths.sequence.seqlen_k) {
+        k = exponent(params_.k.scales, lengths.sequence.k_begin + key, head);
+        v = exponent(params_.v_scales, lengths.sequence.k_begin + key, head);
+      }
+      const unsigned nan = __ballot_sync(~0u, v == kNanExponent);
+      v = v < kLeastValue ? kLeastValue : v;
+      out.key[i] = power_of_two(k);
+      out.value[i] = static_cast<float>(v);
+      out.unfold[i] = power_of_two(-v);
+      if (lane_ == 0) out.nan_tokens[word] = nan;
+      any_nan |= nan;
+    }
+    if (lane_ == 0) out.anchor = any_nan != 0 ? kNanGroupUnit : 0;
+    return any_nan != 0;
   }
 
   const ForwardParams& params_;

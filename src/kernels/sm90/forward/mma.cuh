@@ -8,14 +8,14 @@
 namespace mxfa::sm90::forward {
 
 /// Q as the A operand: fragments of a warp's 16 rows, and where the warpgroup's 64 rows lie for the
-/// steps that have no registers.
+/// steps of 32 bytes that have no registers.
 template <class Config>
 struct QOperand {
-  std::uint32_t fragments[4 * Config::kQRegisterSteps];
+  std::uint32_t fragments[Config::kQRegisterSteps == 0 ? 1 : 4 * Config::kQRegisterSteps];
   std::uint32_t rows;
 
   __device__ QOperand(std::uint32_t address, int warp, int lane) : rows(address) {
-    constexpr int kRowBytes = Config::kHeadDim;
+    constexpr int kRowBytes = Config::kQkPartBytes;
     const int row = lane % 16;
     const int turn = kRowBytes == 128 ? row % 8 : row / 2 % 4;  // of the swizzle
 #pragma unroll
@@ -27,15 +27,30 @@ struct QOperand {
                    : "r"(rows + (16 * warp + row) * kRowBytes + 16 * chunk));
     }
   }
+
+  /// A step of Q K^T; `k` is where the block's keys lie.
   template <class Fragment>
-  __device__ void multiply(Fragment& scores, int step, std::uint64_t k) const {
-    if (step == 0) {
-      ptx::WgmmaRs<Config::kTileN>::start(scores, fragments, k);
-    } else if (step < Config::kQRegisterSteps) {
-      ptx::WgmmaRs<Config::kTileN>::run(scores, fragments + 4 * step, k, true);
+  __device__ void multiply(Fragment& scores, int step, std::uint32_t k) const {
+    constexpr int kRowBytes = Config::kQkPartBytes, kSteps = kRowBytes / 32;
+    const int part = step / kSteps, in_part = 2 * (step % kSteps);
+    const std::uint64_t b =
+        tile_descriptor<kRowBytes>(k + part * Config::kTileN * kRowBytes) + in_part;
+    if (step < Config::kQRegisterSteps) {
+      const std::uint32_t* const a = fragments + 4 * step;
+      if (step == 0) {
+        ptx::WgmmaRs<Config::kTileN>::start(scores, a, b);
+      } else {
+        ptx::WgmmaRs<Config::kTileN>::run(scores, a, b, true);
+      }
+      return;
+    }
+    const std::uint64_t a = tile_descriptor<kRowBytes>(rows + part * 64 * kRowBytes) + in_part;
+    if constexpr (!Config::kBf16) {
+      ptx::WgmmaSs<Config::kTileN>::run(scores, a, b, true);
+    } else if (step == 0) {
+      ptx::WgmmaBf16Ss::start(scores, a, b);
     } else {
-      ptx::WgmmaSs<Config::kTileN>::run(scores, tile_descriptor<Config::kHeadDim>(rows) + 2 * step,
-                                        k, true);
+      ptx::WgmmaBf16Ss::run(scores, a, b);
     }
   }
 };
@@ -43,11 +58,8 @@ struct QOperand {
 /// scores = Q K^T of 64 rows and kTileN keys.
 template <class Config, class Fragment>
 __device__ inline void issue_scores(Fragment& scores, const QOperand<Config>& q, std::uint32_t k) {
-  const std::uint64_t b = tile_descriptor<Config::kHeadDim>(k);
 #pragma unroll
-  for (int step = 0; step < Config::kHeadDim / 32; ++step) {
-    q.multiply(scores, step, b + 2 * step);
-  }
+  for (int step = 0; step < Config::kQkBytes / 32; ++step) q.multiply(scores, step, k);
   ptx::wgmma_commit();
 }
 

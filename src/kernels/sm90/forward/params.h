@@ -7,6 +7,7 @@
 #include "attention/split_tail.h"
 #include "attention/tile_scheduler.h"
 #include "device/operands.h"
+#include "kernels/sm90/forward/output.h"
 
 /// What the host hands to the kernel.
 namespace mxfa::sm90::forward {
@@ -18,8 +19,8 @@ struct SideParams {
 };
 
 struct ForwardParams {
-  CUtensorMap q_map;  ///< rows (head_dim, heads, tokens), box 64 rows
-  CUtensorMap k_map;  ///< rows, box 128 rows
+  CUtensorMap q_map;  ///< rows (head_dim, heads, tokens), box 64 rows of a part (Config::kQkParts)
+  CUtensorMap k_map;  ///< rows, box 128 rows of a part
   CUtensorMap v_map;  ///< transposed (pitch, heads * head_dim), box 128 keys of all head_dim
   SideParams q = {}, k = {};
   device::OperandScales v_scales = {};
@@ -28,9 +29,11 @@ struct ForwardParams {
   std::uint16_t* o = nullptr;
   std::int64_t o_token_stride = 0;
   std::int64_t o_head_stride = 0;
-  bool o_aligned = false;    ///< every 8 columns of o lie on 16 bytes
-  float* lse = nullptr;      ///< [num_heads, rows_o], natural log
-  float* row_max = nullptr;  ///< [num_heads, rows_o] in log2 units; may be null
+  std::int64_t o_batch_stride = 0;  ///< dense
+  bool o_aligned = false;           ///< every 8 columns of o lie on 16 bytes
+  Mxfp8Rows o_mxfp8 = {};           ///< where its codes are not null: in place of o
+  float* lse = nullptr;             ///< [num_heads, rows_o], natural log
+  float* row_max = nullptr;         ///< [num_heads, rows_o] in log2 units; may be null
   std::int64_t lse_head_stride = 0;
   std::int32_t columns = 0;  ///< head_dim of o, a multiple of 8 up to the kernel's
 

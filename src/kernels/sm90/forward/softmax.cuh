@@ -2,6 +2,7 @@
 
 #include <cfloat>
 
+#include "device/fp8.cuh"
 #include "kernels/sm90/forward/config.h"
 #include "ptx/half2.cuh"
 
@@ -44,14 +45,30 @@ __device__ inline void raise_bases(RowState& rows, const float (&maximum)[2], fl
   }
 }
 
-template <class Config, Scores kScores = Config::kScores>
+/// Hidden FP32 scores become -infinity.
+template <int kCount>
+__device__ inline void hide_scores(float (&s)[kCount], const VisibleColumns (&visible)[2]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (!visible[(i >> 1) & 1](8 * (i >> 2) + (i & 1))) s[i] = -INFINITY;
+  }
+}
+
+/// Eight FP32 values of each of two rows, a group of 16 keys, as payload of P.
+__device__ inline void payload_of(const float* e, std::uint32_t* p) {
+  p[0] = device::encode_e4m3_quad(e[0], e[1], e[4], e[5]);
+  p[1] = device::encode_e4m3_quad(e[2], e[3], e[6], e[7]);
+}
+
+template <class Config, Scores kScores = Config::kScores, bool kTokenScales = Config::kTokenScales>
 class Softmax;
 
 /// FP32 scores.
 template <class Config>
-class Softmax<Config, Scores::kF32> {
+class Softmax<Config, Scores::kF32, false> {
  public:
   using Fragment = float[Config::kTileN / 2];
+  using State = RowState;
 
   /// A block's factors are read while the scores are computed; the rest where it is used, for want
   /// of registers.
@@ -59,7 +76,9 @@ class Softmax<Config, Scores::kF32> {
     const StageScales<Config>& stage;
     float factor[Config::kKGroups];
 
-    __device__ Scales(const StageScales<Config>& source, int q_group) : stage(source) {
+    __device__ Scales(const StageScales<Config>& source, const float*, int warp_row)
+        : stage(source) {
+      const int q_group = warp_row / kScaleGroup;
 #pragma unroll
       for (int g = 0; g < Config::kKGroups; ++g) {
         factor[g] = __uint_as_float(source.factor[q_group][g]);
@@ -68,11 +87,9 @@ class Softmax<Config, Scores::kF32> {
   };
 
   __device__ static void hide(Fragment& s, const VisibleColumns (&visible)[2]) {
-#pragma unroll
-    for (int i = 0; i < Config::kTileN / 2; ++i) {
-      if (!visible[(i >> 1) & 1](8 * (i >> 2) + (i & 1))) s[i] = -INFINITY;
-    }
+    hide_scores(s, visible);
   }
+  __device__ static float row_max(const State& rows, int h) { return kOffset - rows.base[h]; }
 
   __device__ static void run(const Scales& scales, RowState& rows, Fragment& s,
                              std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
@@ -95,27 +112,14 @@ class Softmax<Config, Scores::kF32> {
       const float unfold = __uint_as_float(scales.stage.unfold[g]);
       sum[0] = fmaf(part[0], unfold, sum[0]);
       sum[1] = fmaf(part[1], unfold, sum[1]);
-      p[4 * g] = payload(e[0], e[1], e[4], e[5]);
-      p[4 * g + 1] = payload(e[2], e[3], e[6], e[7]);
-      p[4 * g + 2] = payload(e[8], e[9], e[12], e[13]);
-      p[4 * g + 3] = payload(e[10], e[11], e[14], e[15]);
+      payload_of(e, p + 4 * g);
+      payload_of(e + 8, p + 4 * g + 2);
     }
     rows.sum[0] = fmaf(rows.sum[0], rescale[0], sum[0]);
     rows.sum[1] = fmaf(rows.sum[1], rescale[1], sum[1]);
   }
 
  private:
-  __device__ static std::uint32_t payload(float a, float b, float c, float d) {
-    std::uint32_t codes;
-    asm("{\n.reg .b16 l, h;\n"
-        "cvt.rn.satfinite.e4m3x2.f32 l, %2, %1;\n"
-        "cvt.rn.satfinite.e4m3x2.f32 h, %4, %3;\n"
-        "mov.b32 %0, {l, h};\n}"
-        : "=r"(codes)
-        : "f"(a), "f"(b), "f"(c), "f"(d));
-    return codes;
-  }
-
   /// Three-input integer maxima cost half of FP32 ones. Where a row's maximum is not positive they
   /// mislead, and the warp takes the plain way.
   __device__ static void find_maxima(const Scales& scales, const Fragment& s, float (&maximum)[2]) {
@@ -148,9 +152,10 @@ class Softmax<Config, Scores::kF32> {
 /// path serves while bases lie within +-8 (maxima from 0 to 16), where 2^(s + base) of the maximum
 /// rounds to 256 exactly; elsewhere scores are widened.
 template <class Config>
-class Softmax<Config, Scores::kF16> {
+class Softmax<Config, Scores::kF16, false> {
  public:
   using Fragment = std::uint32_t[Config::kTileN / 4];
+  using State = RowState;
 
   struct Scales {
     std::uint32_t factor[Config::kKGroups];
@@ -158,8 +163,9 @@ class Softmax<Config, Scores::kF16> {
     std::uint32_t unfold[Config::kKGroups];
     bool packable;
 
-    __device__ Scales(const StageScales<Config>& stage, int q_group)
+    __device__ Scales(const StageScales<Config>& stage, const float*, int warp_row)
         : packable(stage.packable != 0) {
+      const int q_group = warp_row / kScaleGroup;
 #pragma unroll
       for (int g = 0; g < Config::kKGroups; ++g) {
         factor[g] = stage.factor[q_group][g];
@@ -177,6 +183,7 @@ class Softmax<Config, Scores::kF16> {
       if (!visible[i & 1](column + 1)) s[i] = (s[i] & 0xFFFFu) | kMinusInfinity << 16;
     }
   }
+  __device__ static float row_max(const State& rows, int h) { return kOffset - rows.base[h]; }
 
   __device__ static void run(const Scales& scales, RowState& rows, Fragment& s,
                              std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "mxfa/types.h"
+
+namespace mxfa::sm90::forward {
+
+/// O in MXFP8, scales by the round-up rule. Strides in bytes.
+struct Mxfp8Rows {
+  std::uint8_t* codes = nullptr;  ///< [rows_o, num_heads, columns], 2-byte aligned
+  std::int64_t token_stride = 0;  ///< even
+  std::int64_t head_stride = 0;   ///< even
+  /// 1x32: [rows_o, num_heads, ceil(columns / 32)]; 32x32: a row for each group of 32 rows, counted
+  /// from its sequence's first one (q's offsets.groups(); broadcast q: ceil(seqlen / 32) each).
+  std::uint8_t* scales = nullptr;
+  std::int64_t scale_row_stride = 0;
+  std::int64_t scale_head_stride = 0;
+  BlockShape block_shape = BlockShape::k1x32;  ///< k1x32 or k32x32
+};
+
+}  // namespace mxfa::sm90::forward
