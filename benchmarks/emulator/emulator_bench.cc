@@ -15,8 +15,9 @@
 #include "mxemu/emulator.h"
 
 /// Speed of the PTX emulator on one core: thread instructions a second of CPU time of kernels that
-/// nvcc compiled, and how long it takes to load texts of thousands of lines. The rates are counted
-/// by CPU time, so that a busy machine does not change them.
+/// nvcc compiled, without and with the hazard checker, and how long it takes to load texts of
+/// thousands of lines. The rates are counted by CPU time, so that a busy machine does not change
+/// them.
 namespace mxfa::bench {
 namespace {
 
@@ -49,13 +50,18 @@ float* random_floats(GlobalMemory& memory, std::size_t count, const std::string&
   return values;
 }
 
-/// Launches again and again; counts instructions.
+/// Launches again and again, with the hazard checker on where the benchmark's argument is 1; counts
+/// instructions.
 void run(benchmark::State& state, const Module& module, const std::string& entry,
          const LaunchConfig& config, const Arguments& arguments) {
   double lanes = 0.0;
   double warps = 0.0;
   for (auto _ : state) {
-    const LaunchStats stats = module.launch(entry, config, arguments);
+    emu::CheckReport report;
+    emu::LaunchOptions options;
+    if (state.range(0) != 0) options.check = &report;
+    const LaunchStats stats = module.launch(entry, config, arguments, options);
+    if (!report.clean()) state.SkipWithError(report.hazards[0].text().c_str());
     lanes += static_cast<double>(stats.thread_instructions);
     warps += static_cast<double>(stats.warp_instructions);
   }
@@ -168,6 +174,9 @@ void add_all() {
   for (const std::string arch : {"sm_90a", "sm_100a"}) {
     for (const auto& [name, routine] : routines) {
       benchmark::RegisterBenchmark((name + "/" + arch).c_str(), routine, arch)
+          ->ArgName("checked")
+          ->Arg(0)
+          ->Arg(1)
           ->Unit(benchmark::kMillisecond);
     }
     for (const bool lower : {false, true}) {

@@ -192,6 +192,7 @@ class ShadowMemory : public WarpClocks, protected ConflictSink {
     MemoryAccessor by(warp.group_of(lane).knowledge, tables_, Space::kShared, false);
     by.warp = &warp;
     Shadow::Touch touch{by, {}, write, 64};
+    touch.record.cluster = by.warp->group_of(lane).knowledge.known.home();
     touch.record.clock = warp.now();
     touch.record.agent = warp.threads();
     touch.record.units = units;
@@ -202,7 +203,7 @@ class ShadowMemory : public WarpClocks, protected ConflictSink {
     return orders_.size() - before;
   }
   void synchronise(WarpClock& from, WarpClock& to) {
-    Knowledge at;
+    Knowledge at(to.group_of(0).knowledge.known.home());
     from.release(kAll, kAll, at);
     to.acquire(kAll, at);
   }
@@ -238,6 +239,27 @@ TEST_F(ShadowMemory, EveryReaderCounts) {
   EXPECT_EQ(touch(first_, false, 0xF, 0, 2), 0u);
   EXPECT_EQ(touch(second_, false), 0u);
   EXPECT_EQ(touch(second_, true), 2u) << "two lanes of the first warp";
+}
+
+// More than are looked at one by one, again and again: no reader is forgotten, none counts twice.
+TEST_F(ShadowMemory, ManyReadersCountOnce) {
+  AgentTable& agents = tables_.add(1, 41);
+  std::vector<WarpClock> warps;
+  for (std::uint32_t warp = 0; warp < 41; ++warp) warps.emplace_back(agents, warp, 1, kAll);
+  WarpClock& writer = warps.back();
+  const auto read_by_all = [&] {
+    for (std::uint32_t round = 0; round < 20; ++round) {
+      for (std::uint32_t warp = 0; warp < 40; ++warp) {
+        EXPECT_EQ(touch(warps[warp * 7 % 40], false), 0u);
+      }
+    }
+  };
+  read_by_all();
+  for (std::uint32_t warp = 1; warp < 40; ++warp) synchronise(warps[warp], writer);
+  EXPECT_EQ(touch(writer, true), 1u) << "the one that has not synchronised";
+  shadow_.forget(granule_);
+  read_by_all();
+  EXPECT_GE(touch(first_, true), 40u);
 }
 
 TEST_F(ShadowMemory, WordsHaveHistoriesOfTheirOwn) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <tuple>
 
 namespace mxfa::emu::check {
 namespace {
@@ -156,8 +157,11 @@ void Shadow::touch_units(Granule& granule, const Touch& t, std::uint32_t unit_by
 void Shadow::touch_slow(Granule& granule, const Touch& t, std::uint32_t unit_bytes) {
   Extra& extra = *extras_[granule.extra];
   if (extra.split) return touch_split(granule, t);
-  std::uint8_t read = granule.read.units;
-  for (const AccessRecord& earlier : extra.reads) read |= earlier.units;
+  std::uint8_t read = 0;
+  if (t.write) {
+    read = granule.read.units;
+    for (const AccessRecord& earlier : extra.reads) read |= earlier.units;
+  }
   const auto check_write = [&](const AccessRecord& earlier) {
     if (!covered(earlier, read, t)) check(earlier, true, t, unit_bytes);
   };
@@ -252,6 +256,7 @@ void Shadow::drop_extra(Granule& granule) {
   Extra& extra = *extras_[granule.extra];
   extra.writes.clear();
   extra.reads.clear();
+  extra.prune_at = kFewReads;
   extra.split = false;
   extra.fine = {};
   free_.push_back(granule.extra);
@@ -307,23 +312,44 @@ void Shadow::insert_write(Granule& granule, const Touch& t) {
   if (extra.writes.empty() && extra.reads.empty()) drop_extra(granule);
 }
 
+// Of reads by the same lanes, the last one stands for all.
+void Shadow::prune_reads(Extra& extra, const Touch& t) const {
+  std::vector<AccessRecord>& reads = extra.reads;
+  std::erase_if(reads, [&](const AccessRecord& earlier) { return outdated(earlier, t); });
+  const auto who = [](const AccessRecord& r) {
+    return std::tuple(r.cluster, r.agent, r.lanes, r.units, r.flags);
+  };
+  std::ranges::sort(reads, [&](const AccessRecord& a, const AccessRecord& b) {
+    return who(a) != who(b) ? who(a) < who(b) : a.clock > b.clock;
+  });
+  const auto rest = std::ranges::unique(reads, {}, who);
+  reads.erase(rest.begin(), rest.end());
+  extra.prune_at = std::max(kFewReads, 2 * reads.size());
+}
+
+// What all warps of a launch read has many records: only the newest are looked at one by one.
 void Shadow::insert_read(Granule& granule, const Touch& t) {
-  if (granule.read.units == 0 || outdated(granule.read, t)) {
+  const bool replaces = granule.read.units == 0 || outdated(granule.read, t);
+  if (replaces && granule.extra == 0) {
     granule.read = t.record;
-    if (granule.extra == 0) return;
-    Extra& extra = *extras_[granule.extra];
+    return;
+  }
+  Extra& extra = extra_of(granule);
+  if (replaces) {
+    granule.read = t.record;
+    if (extra.reads.size() > kFewReads) return;
     std::erase_if(extra.reads, [&](const AccessRecord& r) { return outdated(r, t); });
     if (extra.writes.empty() && extra.reads.empty()) drop_extra(granule);
     return;
   }
-  Extra& extra = extra_of(granule);
-  for (AccessRecord& earlier : extra.reads) {
-    if (outdated(earlier, t)) {
-      earlier = t.record;
-      return;
-    }
+  const std::size_t size = extra.reads.size();
+  for (std::size_t i = size - std::min(size, kFewReads); i < size; ++i) {
+    if (!outdated(extra.reads[i], t)) continue;
+    extra.reads[i] = t.record;
+    return;
   }
   extra.reads.push_back(t.record);
+  if (extra.reads.size() > extra.prune_at) prune_reads(extra, t);
 }
 
 }  // namespace mxfa::emu::check

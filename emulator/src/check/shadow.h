@@ -158,9 +158,13 @@ class Shadow {
   void touch_bytes(Granule& granule, std::uint32_t word, const Touch& t);
 
  private:
+  /// So many concurrent reads of a granule are each compared with a new one.
+  static constexpr std::size_t kFewReads = 4;
+
   struct Extra {
     std::vector<AccessRecord> writes;
     std::vector<AccessRecord> reads;
+    std::size_t prune_at = kFewReads;  ///< reads that are too many to be kept as they come
     bool split = false;
     std::array<Granule, 4> fine;
   };
@@ -175,6 +179,7 @@ class Shadow {
   void insert_write(Granule& granule, const Touch& t);
   void insert_read(Granule& granule, const Touch& t);
   bool outdated(const AccessRecord& earlier, const Touch& t) const;
+  void prune_reads(Extra& extra, const Touch& t) const;
   Extra& extra_of(Granule& granule);
   void drop_extra(Granule& granule);
 
