@@ -275,18 +275,59 @@ int check_config(const Experiment& experiment, const char* name) {
   return static_cast<int>(result.failed.size() + result.report.errors());
 }
 
+/// A GEMM as an experiment; the module that it is launched from may be a mutant.
+struct GemmExperiment {
+  GemmExperiment(const Options& options, GlobalMemory& memory, const std::string& text,
+                 const std::string& entry, int k)
+      : gemm(memory, kConfigs[options.config], options.m, options.n, k) {
+    experiment.ptx = text;
+    experiment.name = options.ptx;
+    experiment.entry = entry;
+    experiment.memory = &memory;
+    experiment.options = launch_options(kConfigs[options.config]);
+    experiment.seeds = static_cast<std::uint64_t>(options.seeds);
+    experiment.launch = [this](const Module& module, const LaunchOptions& launch) {
+      return gemm.run(module, experiment.entry, launch) == 0;
+    };
+  }
+
+  Gemm gemm;
+  Experiment experiment;
+};
+
+/// Of one mutant: what shows it in the first of the experiments where anything does.
+MutantOutcome try_all(const std::vector<std::unique_ptr<GemmExperiment>>& gemms,
+                      const std::vector<ExperimentResult>& intact, const Mutation& mutation) {
+  MutantOutcome outcome;
+  outcome.verdict = MutantVerdict::kNotExercised;
+  for (std::size_t i = 0; i < gemms.size(); ++i) {
+    const MutantOutcome next = try_mutant(gemms[i]->experiment, mutation, intact[i]);
+    if (next.verdict != MutantVerdict::kNotExercised || i == 0) outcome = next;
+    const bool silent = outcome.verdict == MutantVerdict::kNotExercised ||
+                        outcome.verdict == MutantVerdict::kRedundant;
+    if (!silent) break;
+  }
+  return outcome;
+}
+
 /// The number of mutants that only wrong outputs tell, which the checker has missed.
-int mutate_config(const Experiment& experiment, const Options& options, const char* name) {
-  const ExperimentResult intact = run_experiment(experiment);
-  if (!intact.clean()) return check_config(experiment, name);
+int mutate_config(const std::vector<std::unique_ptr<GemmExperiment>>& gemms, const Options& options,
+                  const char* name) {
+  std::vector<ExperimentResult> intact;
+  for (const auto& gemm : gemms) {
+    intact.push_back(run_experiment(gemm->experiment));
+    if (!intact.back().clean()) return check_config(gemm->experiment, name);
+  }
   int missed = 0;
   std::map<std::string, int> totals;
-  for (const Mutation& mutation :
-       find_mutations(experiment.ptx, experiment.name, experiment.entry)) {
+  const Experiment& first = gemms[0]->experiment;
+  for (const Mutation& mutation : find_mutations(first.ptx, first.name, first.entry)) {
     if (mutation.kind != options.mutate) continue;
-    const MutantOutcome outcome = try_mutant(experiment, mutation, intact);
-    fmt::print("{:>6}  {:<9}  {:<22}  {:<13}  {}\n", mutation.line, mutation.kind, mutation.change,
-               verdict_name(outcome.verdict), outcome.detail);
+    const MutantOutcome outcome = try_all(gemms, intact, mutation);
+    const std::string opcode = mutation.statement.substr(0, mutation.statement.find(' '));
+    fmt::print("{:>6}  {:<22}  {:<13}  {}  {}\n", mutation.line, mutation.change,
+               verdict_name(outcome.verdict), opcode.substr(0, opcode.find('[')), outcome.detail);
+    std::fflush(stdout);
     ++totals[mutation.change + ", " + verdict_name(outcome.verdict)];
     missed += outcome.verdict == MutantVerdict::kWrongOutput ? 1 : 0;
   }
@@ -294,22 +335,17 @@ int mutate_config(const Experiment& experiment, const Options& options, const ch
   return missed;
 }
 
-int experiment_of(const Options& options, const Module& module, GlobalMemory& memory, int index,
+int experiment_of(Options options, const Module& module, GlobalMemory& memory, int index,
                   const std::string& text) {
-  const Config& config = kConfigs[index];
-  Gemm gemm(memory, config, options.m, options.n, options.k);
-  Experiment experiment;
-  experiment.ptx = text;
-  experiment.name = options.ptx;
-  experiment.entry = module.entries().at(static_cast<std::size_t>(index));
-  experiment.memory = &memory;
-  experiment.options = launch_options(config);
-  experiment.seeds = static_cast<std::uint64_t>(options.seeds);
-  experiment.launch = [&](const Module& mutant, const LaunchOptions& launch) {
-    return gemm.run(mutant, experiment.entry, launch) == 0;
-  };
-  return options.check ? check_config(experiment, config.name)
-                       : mutate_config(experiment, options, config.name);
+  options.config = index;
+  const std::string entry = module.entries().at(static_cast<std::size_t>(index));
+  std::vector<std::unique_ptr<GemmExperiment>> gemms;
+  // Another number of K blocks, modulo the ring, for the other tail of unrolled loops.
+  for (const int k : {options.k, options.k + 256}) {
+    gemms.push_back(std::make_unique<GemmExperiment>(options, memory, text, entry, k));
+    if (options.check) return check_config(gemms[0]->experiment, kConfigs[index].name);
+  }
+  return mutate_config(gemms, options, kConfigs[index].name);
 }
 
 int run_config(const Options& options, const Module& module, GlobalMemory& memory, int index) {
