@@ -38,9 +38,9 @@ using Dim3 = std::array<std::uint32_t, 3>;
 inline std::uint64_t volume(const Dim3& d) { return std::uint64_t{d[0]} * d[1] * d[2]; }
 
 struct Checks {
-  bool bounds = true;           ///< addresses outside every buffer (off: only for known programs)
-  bool uninitialised = true;    ///< reads of bytes that nobody wrote
-  bool strict = false;          ///< what only practice vouches for is an error
+  bool bounds = true;         ///< addresses outside every buffer (off: only for known programs)
+  bool uninitialised = true;  ///< reads of bytes that nobody wrote
+  bool strict = false;        ///< what only practice vouches for is an error
 };
 
 /// What practice relies on although the ISA does not promise it.

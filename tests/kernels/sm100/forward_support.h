@@ -35,7 +35,8 @@ struct ForwardCase {
   std::int64_t num_heads_kv = 1;
   Mask mask = {};
   PScale p_scale = PScale::kConstant;
-  BlockShape shape = BlockShape::k32x32;
+  BlockShape shape = BlockShape::k32x32;  ///< leak_free: of q and k
+  bool leak_free = false;
   std::int64_t broadcast_seqlen_q = 0;  ///< > 0: q is broadcast
   std::int64_t dense_batch = 0;         ///< > 0: dense, of the lengths below
   std::int64_t dense_seqlen_q = 0;
@@ -44,6 +45,7 @@ struct ForwardCase {
   double spread = 0.0;  ///< groups of 32 tokens are scaled by 2^uniform(-spread, spread)
   double drift = 0.0;   ///< keys grow by so much along a sequence: maxima that keep moving
   std::optional<double> fill_q = {}, fill_k = {};  ///< all entries
+  std::int64_t alter_from = -1;                    ///< k and v are others from this row on
   std::int64_t slack_rows = 3;                     ///< of NaN, behind the last sequence
 
   friend void PrintTo(const ForwardCase& test, std::ostream* out) { *out << test.name; }
@@ -192,6 +194,8 @@ class ForwardBatch {
   recipe::RecipeConfig config() const {
     recipe::RecipeConfig config = recipe::RecipeConfig::blackwell();
     config.qk_shape = config.v_shape = test_.shape;
+    config.leak_free = test_.leak_free;
+    if (test_.leak_free) config.v_shape = BlockShape::k1xD;
     config.accumulator =
         exact_arithmetic() ? recipe::Accumulator::kExact : recipe::Accumulator::kBlackwell;
     config.o_out = recipe::OutputFormat::kBf16;
@@ -242,7 +246,8 @@ inline Side ForwardBatch::make_side(std::vector<std::int32_t> cu, std::int64_t h
           std::exp2(test_.spread * std::sin(0.7 * static_cast<double>(row / 32 + i))) *
           (1.0 + test_.drift * static_cast<double>(row) / static_cast<double>(rows));
       for (std::int64_t d = 0; d < columns(); ++d) {
-        const double value = fill ? *fill : rng.normal() * sigma * factor;
+        const bool altered = seed != 1 && test_.alter_from >= 0 && row >= test_.alter_from;
+        const double value = (fill ? *fill : rng.normal() * sigma * factor) * (altered ? -9 : 1);
         matrix(row, d) = mx::round_bf16(static_cast<float>(value));
       }
     }
@@ -284,7 +289,8 @@ inline ForwardBatch::Results ForwardBatch::run(bool probed) const {
   const DeviceOperand q =
       operand(q_, &recipe::Operands::q, ScaleAxis::kHeadDim, dense || broadcast);
   const DeviceOperand k = operand(k_, &recipe::Operands::k, ScaleAxis::kHeadDim, dense);
-  const DeviceOperand v = operand(v_, &recipe::Operands::v, ScaleAxis::kTokens, dense);
+  const DeviceOperand v = operand(
+      v_, &recipe::Operands::v, test_.leak_free ? ScaleAxis::kHeadDim : ScaleAxis::kTokens, dense);
   const std::int64_t rows = std::max<std::int64_t>(rows_o(), 1);
   const Guarded o = machine.poisoned(rows * heads * columns() * 2);
   const Guarded lse = machine.poisoned(rows * heads * 4);
@@ -296,6 +302,7 @@ inline ForwardBatch::Results ForwardBatch::run(bool probed) const {
   const sm100::forward::ForwardCall call{.q = q.operand(),
                                          .k = k.operand(),
                                          .v = v.operand(),
+                                         .leak_free = test_.leak_free,
                                          .broadcast_q = broadcast,
                                          .mask = test_.mask,
                                          .softmax_scale = problem().softmax_scale,

@@ -85,8 +85,7 @@ void expect_close_head(const ForwardBatch& batch, const ForwardBatch::Results& g
                            {.label = label, .cols = batch.columns()}));
 }
 
-TEST_P(Forward, AsTheRecipe) {
-  const ForwardCase& test = GetParam();
+void check(const ForwardCase& test) {
   const ForwardBatch batch(test);
   const ForwardBatch::Results got = batch.run();
   EXPECT_TRUE(got.guards_intact) << test.name;
@@ -102,14 +101,81 @@ TEST_P(Forward, AsTheRecipe) {
       for (std::int64_t row = 0; row < batch.seqlen_q(s); ++row) {
         expect_p(batch, got, want, label, s, head, row, test.mask);
         expect_row(batch, got, want, label, s, head, row);
-        if (HasFailure()) return;
+        if (::testing::Test::HasFailure()) return;
       }
     }
   }
 }
 
+TEST_P(Forward, AsTheRecipe) { check(GetParam()); }
+
+// The kernels of the library, which do not write P, give the same.
+TEST(ForwardPlain, AsTheProbed) {
+  const ForwardBatch batch({.name = "plain",
+                            .cu_seqlens_q = {0, 140, 150},
+                            .cu_seqlens_k = {0, 170, 300},
+                            .p_scale = PScale::kBlockAmax});
+  const ForwardBatch::Results probed = batch.run(true), plain = batch.run(false);
+  EXPECT_TRUE(bitwise_equal(plain.o, probed.o, {.label = "o"}));
+  EXPECT_TRUE(bitwise_equal(plain.lse, probed.lse, {.label = "lse"}));
+  EXPECT_TRUE(bitwise_equal(plain.row_max, probed.row_max, {.label = "row_max"}));
+}
+
+// Under a causal mask, what later tokens hold changes no bit of earlier rows.
+TEST(ForwardLeakFree, LaterTokensDoNotMatter) {
+  ForwardCase test{.name = "leak",
+                   .cu_seqlens_q = {0, 170},
+                   .cu_seqlens_k = {0, 170},
+                   .head_dim = 64,
+                   .mask = {.causal = true},
+                   .shape = BlockShape::k1xD,
+                   .leak_free = true};
+  const ForwardBatch::Results one = ForwardBatch(test).run(false);
+  test.alter_from = 77;
+  const ForwardBatch::Results other = ForwardBatch(test).run(false);
+  const auto rows = [&](const ForwardBatch::Results& results, std::int64_t begin) {
+    return std::span(results.o).subspan(begin * 64, 64);
+  };
+  for (std::int64_t row = 0; row < 77; ++row) {
+    EXPECT_TRUE(bitwise_equal(rows(one, row), rows(other, row), {.label = "o"})) << "row " << row;
+    EXPECT_EQ(one.lse[row], other.lse[row]) << "row " << row;
+  }
+  EXPECT_FALSE(bitwise_equal(rows(one, 100), rows(other, 100), {}));
+}
+
+TEST(ForwardCall, RefusesByName) {
+  const auto refusal = [](const char* field, auto change) {
+    sm100::forward::ForwardCall call;
+    call.softmax_scale = 1.0;
+    call.q.head_dim = call.k.head_dim = call.v.head_dim = 64;
+    call.v.axis = ScaleAxis::kTokens;
+    call.o = reinterpret_cast<std::uint16_t*>(256);
+    call.lse = reinterpret_cast<float*>(256);
+    change(call);
+    try {
+      attention_forward(machine().queue(), call);
+      ADD_FAILURE() << field << ": not refused";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(field), std::string::npos) << error.what();
+    }
+  };
+  refusal("q.head_dim", [](auto& call) { call.q.head_dim = 96; });
+  refusal("v.axis", [](auto& call) { call.v.axis = ScaleAxis::kHeadDim; });
+  refusal("k.token_stride", [](auto& call) { call.k.token_stride = 8; });
+  refusal("softmax_scale", [](auto& call) { call.softmax_scale = 0; });
+  refusal("columns", [](auto& call) { call.columns = 72; });
+  refusal("o", [](auto& call) { call.o += 1; });
+  refusal("o_token_stride", [](auto& call) { call.o_token_stride = 12; });
+  refusal("p_scale", [](auto& call) {
+    call.leak_free = true;
+    call.v.axis = ScaleAxis::kHeadDim;
+    call.p_scale = PScale::kBlockAmax;
+  });
+}
+
 constexpr auto kTopLeft = CausalAlignment::kTopLeft;
 
+// Short ones: each path of the kernel once or twice.
 const ForwardCase kCases[] = {
     {.name = "one_tile", .dense_batch = 1, .dense_seqlen_q = 256, .dense_seqlen_k = 128},
     {.name = "blocks", .dense_batch = 1, .dense_seqlen_q = 256, .dense_seqlen_k = 512},
@@ -152,9 +218,104 @@ const ForwardCase kCases[] = {
      .num_heads = 2,
      .num_heads_kv = 2,
      .broadcast_seqlen_q = 33},
+    {.name = "leak_free",
+     .cu_seqlens_q = {0, 150, 157},
+     .cu_seqlens_k = {0, 300, 333},
+     .head_dim = 64,
+     .mask = {.causal = true},
+     .shape = BlockShape::k1x32,
+     .leak_free = true,
+     .spread = 3.0},
 };
 
 INSTANTIATE_TEST_SUITE_P(Cases, Forward, ::testing::ValuesIn(kCases),
+                         [](const auto& test) { return test.param.name; });
+
+// The grid of what may be combined.
+std::vector<ForwardCase> grid_cases() {
+  const std::vector<std::int32_t> q{0, 1, 1, 258, 300, 556}, k{0, 200, 233, 600, 601, 985};
+  const Mask masks[] = {{},
+                        {.causal = true},
+                        {.causal = true, .alignment = kTopLeft},
+                        {.window_left = 100, .window_right = 0},
+                        {.alignment = kTopLeft, .window_left = 31, .window_right = 200}};
+  const char* const mask_names[] = {"all", "causal", "causal_top_left", "window",
+                                    "window_top_left"};
+  const char* const scale_names[] = {"constant", "amax", "row_max"};
+  std::vector<ForwardCase> cases;
+  for (const std::int64_t dim : {64, 128}) {
+    for (int m = 0; m < 5; ++m) {
+      for (const PScale scale : {PScale::kConstant, PScale::kBlockAmax, PScale::kBlockRowMax}) {
+        cases.push_back({.name = fmt::format("d{}_{}_{}", dim, mask_names[m],
+                                             scale_names[static_cast<int>(scale)]),
+                         .cu_seqlens_q = q,
+                         .cu_seqlens_k = k,
+                         .head_dim = dim,
+                         .num_heads = 2,
+                         .num_heads_kv = m % 2 == 0 ? 1 : 2,
+                         .mask = masks[m],
+                         .p_scale = scale,
+                         .shape = m % 2 == 0 ? BlockShape::k32x32 : BlockShape::k1x32,
+                         .spread = 2.0,
+                         .drift = 2.0});
+      }
+      cases.push_back({.name = fmt::format("d{}_{}_leak_free", dim, mask_names[m]),
+                       .cu_seqlens_q = q,
+                       .cu_seqlens_k = k,
+                       .head_dim = dim,
+                       .num_heads = 2,
+                       .num_heads_kv = 1,
+                       .mask = masks[m],
+                       .shape = m % 2 == 0 ? BlockShape::k1xD : BlockShape::k1x32,
+                       .leak_free = true,
+                       .spread = 6.0});
+    }
+  }
+  return cases;
+}
+
+// Long runs: every ring goes round several times, work tiles follow each other in a CTA.
+std::vector<ForwardCase> long_cases() {
+  std::vector<ForwardCase> cases;
+  for (const PScale scale : {PScale::kConstant, PScale::kBlockAmax, PScale::kBlockRowMax}) {
+    const int index = static_cast<int>(scale);
+    cases.push_back({.name = fmt::format("long_{}", index),
+                     .num_heads = 2,
+                     .num_heads_kv = 1,
+                     .p_scale = scale,
+                     .dense_batch = 2,
+                     .dense_seqlen_q = 512,
+                     .dense_seqlen_k = 1100,
+                     .drift = 3.0});
+    cases.push_back({.name = fmt::format("shared_queries_{}", index),
+                     .cu_seqlens_k = {0, 900, 901, 901, 1500, 1628},
+                     .num_heads = 3,
+                     .num_heads_kv = 3,
+                     .p_scale = scale,
+                     .broadcast_seqlen_q = 300});
+  }
+  cases.push_back(
+      {.name = "columns_96", .cu_seqlens_q = {0, 130}, .cu_seqlens_k = {0, 300}, .columns = 96});
+  cases.push_back({.name = "tied_maxima",
+                   .dense_batch = 1,
+                   .dense_seqlen_q = 64,
+                   .dense_seqlen_k = 256,
+                   .fill_q = 2.0,
+                   .fill_k = 1.0});
+  cases.push_back({.name = "no_keys", .cu_seqlens_q = {0, 300, 300}, .cu_seqlens_k = {0, 0, 40}});
+  cases.push_back({.name = "peaky",
+                   .dense_batch = 1,
+                   .dense_seqlen_q = 128,
+                   .dense_seqlen_k = 512,
+                   .sigma_q = 12.0});
+  return cases;
+}
+
+class ForwardFull : public Forward {};
+TEST_P(ForwardFull, AsTheRecipe) { check(GetParam()); }
+INSTANTIATE_TEST_SUITE_P(Grid, ForwardFull, ::testing::ValuesIn(grid_cases()),
+                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Long, ForwardFull, ::testing::ValuesIn(long_cases()),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

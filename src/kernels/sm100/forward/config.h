@@ -46,12 +46,17 @@ inline constexpr int kCorrectionRegisters = 96;
 inline constexpr int kOtherRegisters = 64;
 static_assert(256 * kSoftmaxRegisters + 128 * (kCorrectionRegisters + kOtherRegisters) <= 65536);
 
-template <int kHeadDimOf, PScale kPScaleOf, bool kProbeOf = false>
+template <int kHeadDimOf, PScale kPScaleOf, bool kLeakFreeOf = false, bool kProbeOf = false>
 struct Config {
   static constexpr int kHeadDim = kHeadDimOf;
   static constexpr PScale kPScale = kPScaleOf;
+  /// No scale is shared by two tokens: V's exponent of each joins the scores, the MMA applies none.
+  static constexpr bool kLeakFree = kLeakFreeOf;
+  static_assert(!kLeakFree || kPScale == PScale::kConstant);
   static constexpr bool kProbe = kProbeOf;  ///< P goes to memory as well, for tests
   static constexpr bool kLazy = kPScale != PScale::kConstant;
+  /// What P is taken against may differ from the largest score.
+  static constexpr bool kOwnTrueMax = kLazy || kLeakFree;
 
   static constexpr int kStages = kHeadDim == 128 ? 7 : 12;  ///< tiles of K and V in turn
   static constexpr int kRecords = 4;                        ///< work tiles that roles may be apart
@@ -116,8 +121,13 @@ struct SmemPlan {
   std::uint8_t sf_p[kStreams][mx::kAtomBytes];  ///< kConstant: the first serves both
   float rescale[kStreams][kTileM];
   float row_sum[kStreams][kTileM];
-  float row_max[kStreams][kTileM];                       ///< what P was taken against, log2 units
-  float true_max[Config::kLazy ? kStreams : 1][kTileM];  ///< where that may be stale
+  float row_max[kStreams][kTileM];  ///< what P was taken against, log2 units
+  float true_max[Config::kOwnTrueMax ? kStreams : 1][kTileM];  ///< of scores, where it differs
+  /// kLeakFree: 2^-8 scales are P's, these are V's: 1 for all keys.
+  std::uint8_t sf_v[Config::kLeakFree ? mx::kAtomBytes : 16];
+  /// kLeakFree, of the keys of a step, in two buffers: V's exponent v, and 2^-v.
+  alignas(16) float fold[Config::kLeakFree ? kStreams : 1][2][Config::kLeakFree ? kTileN : 4];
+  alignas(16) float unfold[Config::kLeakFree ? kStreams : 1][2][Config::kLeakFree ? kTileN : 4];
   TileRecord tile[Config::kRecords];
   Barriers<Config> barriers;
   std::uint32_t tmem;

@@ -73,7 +73,7 @@ class Correction {
       take_message(stream);
       sum = smem_.row_sum[stream][row_];
       max = smem_.row_max[stream][row_];
-      true_max = Config::kLazy ? smem_.true_max[stream][row_] : max;
+      true_max = Config::kOwnTrueMax ? smem_.true_max[stream][row_] : max;
       warp_arrive(barriers_.message_empty[stream]);
       wait(barriers_.o_full[stream], outputs_[stream].parity());
       ++outputs_[stream].count;

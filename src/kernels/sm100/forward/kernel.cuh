@@ -49,6 +49,10 @@ __device__ inline void forward(const ForwardParams& params) {
     reinterpret_cast<std::uint32_t*>(smem.sf_p[0])[threadIdx.x] = kConstantScale * 0x01010101u;
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
+  if (Config::kLeakFree && threadIdx.x < mx::kAtomBytes / 4) {
+    reinterpret_cast<std::uint32_t*>(smem.sf_v)[threadIdx.x] = mx::kE8M0Bias * 0x01010101u;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
   ptx::tcgen05_fence_before();
   __syncthreads();
   ptx::tcgen05_fence_after();

@@ -60,7 +60,9 @@ void check_call(const ForwardCall& call) {
   }
   check_operand(call.q, "q", head_dim, ScaleAxis::kHeadDim);
   check_operand(call.k, "k", head_dim, ScaleAxis::kHeadDim);
-  check_operand(call.v, "v", head_dim, ScaleAxis::kTokens);
+  check_operand(call.v, "v", head_dim, call.leak_free ? ScaleAxis::kHeadDim : ScaleAxis::kTokens);
+  expect(!call.leak_free || call.p_scale == PScale::kConstant, "p_scale",
+         "constant in leak-free form", "block scales");
   expect(call.k.num_heads > 0 && call.q.num_heads % call.k.num_heads == 0, "q.num_heads",
          fmt::format("a multiple of k.num_heads = {}", call.k.num_heads), text(call.q.num_heads));
   expect(call.v.num_heads == call.k.num_heads, "v.num_heads", text(call.k.num_heads),
@@ -159,8 +161,9 @@ void plan_jagged(const device::Queue& queue, const ForwardCall& call, ForwardPar
                             .counter = memory});
 }
 
-std::string_view scale_name(PScale scale) {
-  switch (scale) {
+std::string_view entry_name(const ForwardCall& call) {
+  if (call.leak_free) return "leak_free";
+  switch (call.p_scale) {
     case PScale::kConstant:
       return "constant";
     case PScale::kBlockAmax:
@@ -171,10 +174,15 @@ std::string_view scale_name(PScale scale) {
   throw Error(ErrorKind::kInvalidArgument, "p_scale: not one of its values");
 }
 
-template <PScale kScale>
+template <PScale kScale, bool kLeakFree = false>
 unsigned smem_bytes(int head_dim) {
-  return head_dim == 128 ? sizeof(SmemPlan<Config<128, kScale>>)
-                         : sizeof(SmemPlan<Config<64, kScale>>);
+  return head_dim == 128 ? sizeof(SmemPlan<Config<128, kScale, kLeakFree>>)
+                         : sizeof(SmemPlan<Config<64, kScale, kLeakFree>>);
+}
+unsigned smem_bytes(const ForwardCall& call) {
+  if (call.leak_free) return smem_bytes<PScale::kConstant, true>(call.q.head_dim);
+  return call.p_scale == PScale::kConstant ? smem_bytes<PScale::kConstant>(call.q.head_dim)
+                                           : smem_bytes<PScale::kBlockAmax>(call.q.head_dim);
 }
 
 void launch(const device::Queue& queue, const ForwardCall& call, std::string_view module,
@@ -201,11 +209,8 @@ void launch(const device::Queue& queue, const ForwardCall& call, std::string_vie
   const int ctas = queue.device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(ctas, tiles));
   shape.block[0] = kThreads;
-  shape.dynamic_smem_bytes = call.p_scale == PScale::kConstant
-                                 ? smem_bytes<PScale::kConstant>(call.q.head_dim)
-                                 : smem_bytes<PScale::kBlockAmax>(call.q.head_dim);
-  const std::string name =
-      fmt::format("{}_d{}_{}", module, call.q.head_dim, scale_name(call.p_scale));
+  shape.dynamic_smem_bytes = smem_bytes(call);
+  const std::string name = fmt::format("{}_d{}_{}", module, call.q.head_dim, entry_name(call));
   queue.kernels.get(module, name, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
       .launch(queue.stream, shape, params);
 }

@@ -26,10 +26,13 @@ struct ForwardCall {
   device::BlockScaledOperand q;  ///< axis kHeadDim
   device::BlockScaledOperand k;  ///< axis kHeadDim
   device::BlockScaledOperand v;  ///< axis kTokens; k's offsets
-  bool broadcast_q = false;      ///< q is one sequence that every sequence of k's batch reads
+  /// No scale is shared by two tokens: v has axis kHeadDim and one scale a token (1xD blocks), at
+  /// least 2^-64 (device::kLeakFreeMinScale); q and k 1xD or 1x32.
+  bool leak_free = false;
+  bool broadcast_q = false;  ///< q is one sequence that every sequence of k's batch reads
   attention::Mask mask = {};
-  double softmax_scale = 0.0;  ///< of the unpadded head_dim
-  PScale p_scale = PScale::kConstant;
+  double softmax_scale = 0.0;          ///< of the unpadded head_dim
+  PScale p_scale = PScale::kConstant;  ///< kConstant where leak_free
 
   std::uint16_t* o = nullptr;       ///< out: BF16 [rows_o, num_heads, columns], 16-byte aligned
   std::int64_t o_token_stride = 0;  ///< elements, a multiple of 8

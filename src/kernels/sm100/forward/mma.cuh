@@ -25,6 +25,12 @@ class MmaIssuer {
     TileRecord tile;
     Step before;  // no stream
     while (tiles_.next(tile)) {
+      // Without keys there is no step to go with: and the correction waits for the last one, while
+      // it holds back the records of tiles to come.
+      if (tile.n_begin == tile.n_end) {
+        finish_step(before);
+        before = {};
+      }
       for (int n = tile.n_begin; n < tile.n_end; ++n) before = run_step(tile, n, before);
     }
     finish_step(before);
@@ -119,7 +125,8 @@ class MmaIssuer {
     const ptx::ScaleColumns scales{tmem + sf, tmem + sf + kScaleColumns};
     const int atom = Config::kPScale == PScale::kConstant ? 0 : stream;
     ptx::tcgen05_copy_scales(scales.a, shared_address(smem_.sf_p[atom]));
-    ptx::tcgen05_copy_scales(scales.b, shared_address(smem_.sf_kv[step.v.stage]));
+    ptx::tcgen05_copy_scales(
+        scales.b, shared_address(Config::kLeakFree ? smem_.sf_v : smem_.sf_kv[step.v.stage]));
     const std::uint64_t b =
         ptx::swizzled_tile(shared_address(smem_.kv[step.v.stage]), Config::kHeadDim);
     constexpr int kRows = kScaleGroup * Config::kHeadDim / 16;  // of V a step, 16-byte units

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "attention/mask.h"
+#include "device/barrier.cuh"
 #include "kernels/sm100/forward/exp2.cuh"
 #include "kernels/sm100/forward/roles.cuh"
 #include "mx/e8m0.h"
@@ -59,16 +60,21 @@ class Softmax {
 
   __device__ void run_tile(const TileRecord& tile) {
     const int begin = tile.begin_of(stream_), end = tile.end_of(stream_);
-    if (begin >= end) return;
+    if (begin < end) run_blocks(tile, begin, end);
+    stages_ += 2 * (tile.n_end - tile.n_begin);
+  }
+
+  __device__ void run_blocks(const TileRecord& tile, int begin, int end) {
     const FullBlocks full = full_blocks(tile);
     Row row;
     for (int n = begin; n < end; ++n) {
+      if constexpr (Config::kLeakFree) share_folds(stages_ + 2 * (n - tile.n_begin) + 1);
       run_step(tile, n, n < full.begin || n >= full.end, n == begin, row);
     }
     wait(barriers_.message_empty[stream_], messages_.last_parity());
     smem_.row_sum[stream_][lane_row_] = row.sum;
     smem_.row_max[stream_][lane_row_] = row.max;
-    if constexpr (Config::kLazy) smem_.true_max[stream_][lane_row_] = row.true_max;
+    if constexpr (Config::kOwnTrueMax) smem_.true_max[stream_][lane_row_] = row.true_max;
     send();
   }
 
@@ -87,7 +93,10 @@ class Softmax {
     ptx::tcgen05_fence_before();
     warp_arrive(barriers_.s_read[stream_]);
     if (masked) hide_keys(tile, n, x, top);
-    const float rescale = move_maximum(top, row);
+    const float block = block_maximum(top) * params_.scale_log2;
+    if constexpr (Config::kOwnTrueMax) row.true_max = fmaxf(row.true_max, block);
+    if constexpr (Config::kLeakFree) fold_values(x, top);
+    const float rescale = move_maximum(Config::kLeakFree ? block_maximum(top) : block, row);
     if (!first) {
       wait(barriers_.message_empty[stream_], messages_.last_parity());
       smem_.rescale[stream_][lane_row_] = rescale;
@@ -152,15 +161,54 @@ class Softmax {
     }
   }
 
-  /// Returns what O and the row sum so far are to be multiplied by.
-  __device__ float move_maximum(const float (&top)[kGroups], Row& row) const {
-    const float block = ptx::max3(fmaxf(top[0], top[1]), top[2], top[3]) * params_.scale_log2;
+  __device__ static float block_maximum(const float (&top)[kGroups]) {
+    return ptx::max3(fmaxf(top[0], top[1]), top[2], top[3]);
+  }
+
+  /// V's exponents of the keys of a step to where all threads of the stream read them. `stage`
+  /// counts the tiles of K and V that the CTA has had.
+  __device__ void share_folds(unsigned stage) {
+    wait(barriers_.kv_full[stage % Config::kStages], stage / Config::kStages & 1);
+    const std::uint8_t scale = smem_.sf_kv[stage % Config::kStages][mx::byte_in_atom(lane_row_, 0)];
+    // A NaN key has NaN codes, so any exponent serves.
+    const std::uint8_t code = scale == mx::kE8M0Nan ? 0 : scale;
+    const int buffer = scores_.count & 1;
+    smem_.fold[stream_][buffer][lane_row_] = static_cast<float>(code - mx::kE8M0Bias);
+    smem_.unfold[stream_][buffer][lane_row_] = mx::inverse_e8m0(code);
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + stream_) : "memory");
+  }
+
+  /// Four numbers of all threads. In the order of the program: ahead of it they would cost
+  /// registers.
+  __device__ static void load_quad(std::uint32_t address, ptx::F32x2 (&pairs)[2]) {
+    asm volatile("ld.shared.v2.b64 {%0, %1}, [%2];"
+                 : "=l"(pairs[0].bits), "=l"(pairs[1].bits)
+                 : "r"(address));
+  }
+
+  /// Scores to log2 units, V's exponents on top: what the maximum is taken of.
+  __device__ void fold_values(float (&x)[kTileN], float (&top)[kGroups]) const {
+    const std::uint32_t fold = shared_address(smem_.fold[stream_][(scores_.count - 1) & 1]);
+    const ptx::F32x2 scale = ptx::pack_f32(params_.scale_log2, params_.scale_log2);
+#pragma unroll
+    for (int i = 0; i < kTileN; i += 4) {
+      ptx::F32x2 v[2];
+      load_quad(fold + 4 * i, v);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float& low = x[i + 2 * j];
+        float& high = x[i + 2 * j + 1];
+        ptx::unpack_f32(ptx::fma_f32x2(ptx::pack_f32(low, high), scale, v[j]), low, high);
+      }
+    }
+    group_maxima(x, top);
+  }
+
+  /// Returns what O and the row sum so far are to be multiplied by. `block`: the step's maximum.
+  __device__ static float move_maximum(float block, Row& row) {
     const float old = row.max;
     float moved = fmaxf(old, block);
-    if constexpr (Config::kLazy) {
-      row.true_max = fmaxf(row.true_max, block);
-      if (moved - old <= kRescaleThreshold) moved = old;
-    }
+    if (Config::kLazy && moved - old <= kRescaleThreshold) moved = old;
     row.max = moved;
     return moved == old ? 1.0f : exp2_fast(old - moved);
   }
@@ -172,7 +220,7 @@ class Softmax {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       float* const group = x + kScaleGroup * g;
-      exp2_group(params_.scale_log2, base, group);
+      exp2_group(Config::kLeakFree ? 1.0f : params_.scale_log2, base, group);
       std::uint32_t codes[kScaleGroup / 4];
       const std::uint32_t scale = quantize(base, top[g], group, codes);
       scales |= scale << (8 * g);
@@ -228,13 +276,25 @@ class Softmax {
     return ptx::max3_nan(a, b, ptx::max3_nan(p[30], p[31], p[31]));
   }
 
-  __device__ static float sum_of(const float (&p)[kTileN]) {
+  /// Of P as it was before V's exponents.
+  __device__ float sum_of(const float (&p)[kTileN]) const {
     ptx::F32x2 sums[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] = ptx::pack_f32(p[2 * i], p[2 * i + 1]);
+    for (int i = 0; i < kTileN; i += 4) {
+      ptx::F32x2 unfold[2];
+      if constexpr (Config::kLeakFree) {
+        load_quad(shared_address(smem_.unfold[stream_][(scores_.count - 1) & 1]) + 4 * i, unfold);
+      }
 #pragma unroll
-    for (int i = 8; i < kTileN; i += 2) {
-      sums[i / 2 % 4] = ptx::add_f32x2(sums[i / 2 % 4], ptx::pack_f32(p[i], p[i + 1]));
+      for (int j = 0; j < 2; ++j) {
+        ptx::F32x2& sum = sums[i / 2 % 4 + j];
+        const ptx::F32x2 values = ptx::pack_f32(p[i + 2 * j], p[i + 2 * j + 1]);
+        if constexpr (Config::kLeakFree) {
+          sum = i < 8 ? ptx::mul_f32x2(values, unfold[j]) : ptx::fma_f32x2(values, unfold[j], sum);
+        } else {
+          sum = i < 8 ? values : ptx::add_f32x2(sum, values);
+        }
+      }
     }
     float low, high;
     ptx::unpack_f32(
@@ -263,7 +323,8 @@ class Softmax {
   TileReader<Config, true> tiles_;
   int stream_;
   int lane_row_;
-  std::uint32_t s_;  ///< of this warp's lanes
+  std::uint32_t s_;      ///< of this warp's lanes
+  unsigned stages_ = 0;  ///< tiles of K and V of the work tiles before
   Turn scores_;
   Turn messages_;
 };
