@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "device/quantize.h"
+#include "device/operands.h"
 #include "mxfa/types.h"
 
 /// The operands of attention for machines whose FP8 MMA takes block scales: the contract between
@@ -33,5 +33,21 @@ struct BlockScaledOperand {
   std::int32_t num_heads = 1;
   std::int32_t head_dim = 0;  ///< of the payload, 64 or 128: narrower tensors have zero columns
 };
+
+/// Q, K and V of a forward.
+struct BlockScaledOperands {
+  BlockScaledOperand q, k, v;
+};
+
+/// Bytes of device memory that the operands of `spec` lie in, from shapes alone. Of the spec's
+/// fields those of the backward and half_scores are not used; inputs are kBF16 or kF32. Blocks are
+/// squares of 32, or 1xD in leak-free form.
+std::int64_t block_scaled_bytes(const OperandsSpec& spec);
+/// Launches what makes the operands, in `memory` (256-byte aligned, block_scaled_bytes() of it),
+/// which is overwritten. Throws Error that names the field where the specification is malformed.
+BlockScaledOperands prepare_block_scaled(const Queue& queue, const OperandsSpec& spec,
+                                         void* memory);
+/// The operands that prepare_block_scaled() left in `memory`.
+BlockScaledOperands block_scaled_in(const OperandsSpec& spec, void* memory);
 
 }  // namespace mxfa::device

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "dispatch/refuse.h"
+#include "kernels/sm100/forward/launch.h"
 #include "kernels/sm90/forward/launch.h"
 
 namespace mxfa::dispatch {
@@ -14,6 +15,14 @@ const Architecture kArchitectures[] = {
      .recipe = attention::Recipe::kHopper,
      .images = sm90::kernel_images,
      .forward = &kSm90Forward},
+    {.arch = "sm_100a",
+     .recipe = attention::Recipe::kBlackwell,
+     .images = sm100::kernel_images,
+     .forward = &kSm100Forward},
+    {.arch = "sm_103a",
+     .recipe = attention::Recipe::kBlackwell,
+     .images = sm100::kernel_images,
+     .forward = &kSm100Forward},
 };
 
 }  // namespace

@@ -37,6 +37,8 @@ const Architecture& expect_architecture(std::string_view arch, std::string_view 
 
 /// Hopper's, kernels/sm90.
 extern const ForwardKernels kSm90Forward;
+/// Blackwell's, kernels/sm100.
+extern const ForwardKernels kSm100Forward;
 /// The plain kernel of options.exact, device/exact_attention.cu: on every architecture.
 extern const ForwardKernels kExactForward;
 

@@ -101,7 +101,7 @@ class DeviceCall {
         row_max_(c.rows_o() * c.num_heads) {
     options_ = c.options;
     options_.device = &device();
-    options_.recipe = attention::Recipe::kHopper;
+    options_.recipe = attention::native_recipe(device());
     args_ = {.q = {tensor(q_.data(), DType::kBF16, c.total_q(), c.seqlen_q, c.num_heads)},
              .k = {tensor(k_.data(), DType::kBF16, c.total_k(), c.seqlen_k, c.num_heads_kv)},
              .v = {tensor(v_.data(), DType::kBF16, c.total_k(), c.seqlen_k, c.num_heads_kv)},
@@ -186,7 +186,7 @@ inline CallResults DeviceCall::run_on_cpu() const {
     return Tensor{make_tensor(values.data(), DType::kBF16, {rows, heads, c.head_dim})};
   };
   attention::Options options = c.options;
-  options.recipe = attention::Recipe::kHopper;
+  options.recipe = options_.recipe;
   options.exact = options.half_scores = false;
   attention::ForwardArgs args{
       .q = packed(q, c.total_q(), c.num_heads),

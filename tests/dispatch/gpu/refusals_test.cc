@@ -135,24 +135,6 @@ TEST(GpuBackward, IsRefused) {
   }
 }
 
-TEST(OtherGpu, IsNamed) {
-  const std::string message =
-      "device: expected an architecture that has attention (sm_90a), got " + device().arch();
-  DeviceCall call(small_case());
-  for (const auto& body : std::vector<std::function<void()>>{
-           [&] { attention::forward_workspace_bytes(call.args(), call.options()); },
-           [&] { attention::forward(call.args(), call.options(), {}); },
-           [] { attention::native_recipe(device()); }}) {
-    try {
-      body();
-      ADD_FAILURE() << "accepted";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.what(), message);
-      EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(ErrorKind::kUnsupported));
-    }
-  }
-}
-
 TEST(GpuDevice, IsOpenedOrNamed) {
   try {
     const Device absent({.ordinal = 0, .emulated_arch = {}, .library = "libno_such_driver.so"});

@@ -1,0 +1,147 @@
+#include "device/block_scaled.h"
+
+#include <limits>
+#include <string_view>
+
+#include "core/arena.h"
+#include "device/checks.h"
+#include "device/ops.h"
+#include "mx/jagged_scale.h"
+
+namespace mxfa::device {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;  // of what the driver allocates
+
+void check_input(const OperandInput& input, std::string_view name) {
+  core::expect(input.dtype == DType::kBF16 || input.dtype == DType::kF32, name, "bf16 or f32",
+               std::string(dtype_name(input.dtype)));
+}
+
+void check(const OperandsSpec& spec) {
+  core::expect(spec.head_dim > 0 && spec.head_dim % 8 == 0 && spec.head_dim <= 128, "head_dim",
+               "a multiple of 8 up to 128", core::text(spec.head_dim));
+  check_input(spec.q, "q");
+  check_input(spec.k, "k");
+  check_input(spec.v, "v");
+}
+
+/// Lays operands out in memory and, given a queue, launches what fills them.
+class Preparation {
+ public:
+  Preparation(const OperandsSpec& spec, void* memory, const Queue* queue)
+      : spec_(spec), memory_(span_of(memory)), queue_(queue) {}
+
+  BlockScaledOperands run() {
+    const JaggedOffsetsView q = offsets(spec_.q_sequences), k = offsets(spec_.k_sequences);
+    const ScaleAxis v_axis = spec_.leak_free ? ScaleAxis::kHeadDim : ScaleAxis::kTokens;
+    BlockScaledOperands result;
+    result.q = operand(spec_.q, q, spec_.q_sequences, spec_.num_heads, ScaleAxis::kHeadDim, 0);
+    result.k = operand(spec_.k, k, spec_.k_sequences, spec_.num_heads_kv, ScaleAxis::kHeadDim, 0);
+    result.v = operand(spec_.v, k, spec_.k_sequences, spec_.num_heads_kv, v_axis,
+                       spec_.leak_free ? kLeakFreeMinScale : std::uint8_t{0});
+    return result;
+  }
+  std::int64_t bytes() const { return memory_.used(); }
+
+ private:
+  /// As much as there is: its size is the caller's promise.
+  static std::span<std::byte> span_of(void* memory) {
+    if (memory == nullptr) return {};
+    return {static_cast<std::byte*>(memory), std::numeric_limits<std::ptrdiff_t>::max()};
+  }
+
+  JaggedOffsetsView offsets(const Sequences& sequences) {
+    JaggedOffsetsView view{.batch = sequences.batch};
+    if (sequences.cu_seqlens == nullptr) {
+      view.seqlen = sequences.seqlen;
+      return view;
+    }
+    auto* const groups = memory_.take<std::int64_t>(sequences.batch + 1);
+    auto* const tiles = memory_.take<std::int64_t>(sequences.batch + 1);
+    view.cu_seqlens = sequences.cu_seqlens;
+    view.group_begin = groups;
+    view.tile_begin = tiles;
+    if (queue_ != nullptr) {
+      jagged_offsets(*queue_, sequences.cu_seqlens, sequences.batch, groups, tiles);
+    }
+    return view;
+  }
+
+  BlockScaledOperand operand(const OperandInput& input, const JaggedOffsetsView& offsets,
+                             const Sequences& sequences, std::int32_t num_heads, ScaleAxis axis,
+                             std::uint8_t min_scale) {
+    const std::int32_t head_dim = spec_.head_dim <= 64 ? 64 : 128;
+    const std::int64_t width = std::int64_t{num_heads} * head_dim;
+    const std::int64_t tiles = mx::max_tiles(sequences.total, sequences.batch);
+    const std::int64_t head_bytes = tiles * mx::kAtomBytes;
+    auto* const rows = memory_.take<std::uint8_t>(sequences.total * width);
+    auto* const atoms = memory_.take<std::uint8_t>(head_bytes * num_heads);
+    const AtomStrides strides{.head_bytes = head_bytes, .tile_bytes = mx::kAtomBytes};
+    const bool along_dim = axis == ScaleAxis::kHeadDim;
+    if (queue_ != nullptr) {
+      quantize(*queue_,
+               {.input = {.data = input.data,
+                          .dtype = input.dtype,
+                          .row_stride = input.token_stride,
+                          .head_stride = input.head_stride,
+                          .batch_stride = input.batch_stride,
+                          .rows = offsets.dense() ? sequences.seqlen : sequences.total,
+                          .head_dim = spec_.head_dim,
+                          .round_bf16 = true,
+                          .shift = input.shift,
+                          .shift_batch_stride = input.shift_batch_stride},
+                .codes = rows,
+                .codes_row_stride = width,
+                .codes_head_stride = head_dim,
+                .tiled_dim = along_dim ? atoms : nullptr,
+                .dim_strides = strides,
+                .tiled_tokens = along_dim ? nullptr : atoms,
+                .token_strides = strides,
+                .offsets = offsets,
+                .num_heads = num_heads,
+                .head_dim = head_dim,
+                .block_shape = spec_.leak_free ? BlockShape::k1xD : BlockShape::k32x32,
+                .min_scale = min_scale},
+               tiles);
+    }
+    return {.rows = rows,
+            .token_stride = width,
+            .head_stride = head_dim,
+            .atoms = atoms,
+            .head_bytes = head_bytes,
+            .axis = axis,
+            .offsets = offsets,
+            .total = sequences.total,
+            .num_heads = num_heads,
+            .head_dim = head_dim};
+  }
+
+  const OperandsSpec& spec_;
+  core::Arena memory_;
+  const Queue* queue_;
+};
+
+}  // namespace
+
+std::int64_t block_scaled_bytes(const OperandsSpec& spec) {
+  check(spec);
+  Preparation counted(spec, nullptr, nullptr);
+  counted.run();
+  return mx::ceil_div(counted.bytes(), kAlignment) * kAlignment;
+}
+
+BlockScaledOperands prepare_block_scaled(const Queue& queue, const OperandsSpec& spec,
+                                         void* memory) {
+  check(spec);
+  internal::expect_aligned(memory, "memory", kAlignment);
+  return Preparation(spec, memory, &queue).run();
+}
+
+BlockScaledOperands block_scaled_in(const OperandsSpec& spec, void* memory) {
+  check(spec);
+  internal::expect_aligned(memory, "memory", kAlignment);
+  return Preparation(spec, memory, nullptr).run();
+}
+
+}  // namespace mxfa::device
