@@ -103,6 +103,16 @@ MXFA_CPU_INLINE VU max_u(VU a, VU b) {
 #endif
 }
 
+/// a with those bits of b that the mask names.
+MXFA_CPU_INLINE VF or_bits(VF a, VF b, std::uint32_t mask) {
+#if defined(MXFA_CPU_AVX512)
+  constexpr int kOrAnd = 0xF8;  // a | (b & mask)
+  return (VF)_mm512_ternarylogic_epi32((__m512i)a, (__m512i)b, (__m512i)splat_u(mask), kOrAnd);
+#else
+  return floats(bits(a) | (bits(b) & mask));
+#endif
+}
+
 // Lanes are folded by halves: one order for each vector length.
 MXFA_CPU_INLINE float reduce_add(VF v) {
 #if defined(MXFA_CPU_AVX512)
@@ -151,29 +161,36 @@ MXFA_CPU_INLINE VI lanes_within(std::int32_t first, std::int32_t begin, std::int
   return (VI)(index >= begin) & (VI)(index < end);
 }
 
-/// 2^x within 1 ulp (1.3 without FMA) for results down to 2^-126; 0 below 2^-150, infinity from
-/// 2^128 on, NaN for NaN. Without `Bounded` x is at most 200. A polynomial of degree 6 on
-/// [-1/2, 1/2], relative error 2^-28.5 before rounding.
-template <bool Bounded = true>
-MXFA_CPU_INLINE VF exp2_vector(VF x) {
+/// Vectors that a loop works on side by side: each operation's latency is hidden by the others.
+#if defined(MXFA_CPU_AVX512)
+inline constexpr int kGroup = 4;
+#else
+inline constexpr int kGroup = 1;
+#endif
+#define MXFA_CPU_EACH(i, N) _Pragma("GCC unroll 4") for (int i = 0; i < N; ++i)
+
+/// x = whole + f with |f| <= 1/2; `whole` beyond what exp2 can tell apart.
+template <bool Bounded>
+MXFA_CPU_INLINE void split_exponent(VF x, VF& whole, VF& f) {
+#if defined(MXFA_CPU_AVX512)
+  constexpr int kNearestWhole = 0x08;
+  f = (VF)_mm512_reduce_ps((__m512)x, kNearestWhole);  // 0 of an infinity
+  whole = x - f;
+#else
   x = max(splat(-200.0f), x);
   if constexpr (Bounded) x = min(splat(200.0f), x);
   const VF magic = splat(0x1.8p23f);
-  const VF shifted = x + magic;
-  const VF whole = shifted - magic;
-  const VF f = x - whole;
-  VF sum = splat(0x1.470b4ap-13f);
-  sum = fma(sum, f, splat(0x1.5f7276p-10f));
-  sum = fma(sum, f, splat(0x1.3b270ep-7f));
-  sum = fma(sum, f, splat(0x1.c6ae72p-5f));
-  sum = fma(sum, f, splat(0x1.ebfbe2p-3f));
-  sum = fma(sum, f, splat(0x1.62e432p-1f));
-  sum = fma(sum, f, splat(1.0f));
+  whole = (x + magic) - magic;
+  f = x - whole;
+#endif
+}
+/// sum * 2^whole.
+MXFA_CPU_INLINE VF scale_by(VF sum, VF whole) {
 #if defined(MXFA_CPU_AVX512)
   return (VF)_mm512_scalef_ps((__m512)sum, (__m512)whole);
 #else
-  // In two steps: 2^whole alone may lie outside of FP32. The low bits of `shifted` are the integer.
-  const VI n = (VI)bits(shifted) - 0x4B400000;
+  // In two steps: 2^whole alone may lie outside of FP32. The low bits of the sum are the integer.
+  const VI n = (VI)bits(whole + splat(0x1.8p23f)) - 0x4B400000;
   const VI half = n >> 1;
   const VF low = (VF)((half + 127) << 23);
   const VF high = (VF)((n - half + 127) << 23);
@@ -181,23 +198,57 @@ MXFA_CPU_INLINE VF exp2_vector(VF x) {
 #endif
 }
 
-/// The nearest E4M3 value, saturating, ties to even; NaN stays NaN. What is added and taken away is
-/// 1.5 * 2^20 times the value's own power of two (at least that of the least normal number): it
+/// 2^x within 1 ulp (1.3 without FMA) for results down to 2^-126; 0 below 2^-150, infinity from
+/// 2^128 on, NaN for NaN. Without `Bounded` x is at most 200. A polynomial of degree 6 on
+/// [-1/2, 1/2], relative error 2^-28.5 before rounding.
+template <bool Bounded = true, int N>
+MXFA_CPU_INLINE void exp2_group(VF (&x)[N]) {
+  constexpr float kTerms[] = {0x1.5f7276p-10f, 0x1.3b270ep-7f, 0x1.c6ae72p-5f,
+                              0x1.ebfbe2p-3f,  0x1.62e432p-1f, 1.0f};
+  VF whole[N], f[N], sum[N];
+  MXFA_CPU_EACH(i, N) split_exponent<Bounded>(x[i], whole[i], f[i]);
+  MXFA_CPU_EACH(i, N) sum[i] = splat(0x1.470b4ap-13f);
+#pragma GCC unroll 6
+  for (const float term : kTerms) {
+    MXFA_CPU_EACH(i, N) sum[i] = fma(sum[i], f[i], splat(term));
+  }
+  MXFA_CPU_EACH(i, N) x[i] = scale_by(sum[i], whole[i]);
+}
+MXFA_CPU_INLINE VF exp2_vector(VF x) {
+  VF group[1] = {x};
+  exp2_group(group);
+  return group[0];
+}
+
+/// The nearest E4M3 values, saturating, ties to even; NaN stays NaN. What is added and taken away
+/// is 1.5 * 2^20 times a value's own power of two (at least that of the least normal number): it
 /// leaves multiples of the last place, rounded to nearest even.
-MXFA_CPU_INLINE VF round_e4m3_vector(VF v) {
+template <int N>
+MXFA_CPU_INLINE void round_e4m3_group(VF (&v)[N]) {
   constexpr std::uint32_t kLeast = 121u << 23;
-  v = min(splat(448.0f), max(splat(-448.0f), v));
-  const VU power = max_u(bits(v) & 0x7F800000u, splat_u(kLeast));
-  const VF magic = floats(power + ((20u << 23) | 0x400000u));
-  return floats(bits((v + magic) - magic) | (bits(v) & 0x80000000u));
+  VF magic[N], rounded[N];
+  MXFA_CPU_EACH(i, N) v[i] = min(splat(448.0f), max(splat(-448.0f), v[i]));
+  MXFA_CPU_EACH(i, N)
+  magic[i] = floats(max_u(bits(v[i]) & 0x7F800000u, splat_u(kLeast)) + ((20u << 23) | 0x400000u));
+  MXFA_CPU_EACH(i, N) rounded[i] = v[i] + magic[i];
+  MXFA_CPU_EACH(i, N) rounded[i] = rounded[i] - magic[i];
+  MXFA_CPU_EACH(i, N) v[i] = or_bits(rounded[i], v[i], 0x80000000u);
+}
+MXFA_CPU_INLINE VF round_e4m3_vector(VF v) {
+  VF group[1] = {v};
+  round_e4m3_group(group);
+  return group[0];
 }
 
 /// The same of values from 0 to 448, and of NaN.
-MXFA_CPU_INLINE VF round_e4m3_positive(VF v) {
+template <int N>
+MXFA_CPU_INLINE void round_e4m3_positive(VF (&v)[N]) {
   constexpr std::uint32_t kLeast = 121u << 23;  // the least normal number
-  const VU power = max_u(bits(v) & 0x7F800000u, splat_u(kLeast));
-  const VF magic = floats(power + (20u << 23));
-  return (v + magic) - magic;
+  VF magic[N];
+  MXFA_CPU_EACH(i, N)
+  magic[i] = floats(max_u(bits(v[i]) & 0x7F800000u, splat_u(kLeast)) + (20u << 23));
+  MXFA_CPU_EACH(i, N) v[i] = v[i] + magic[i];
+  MXFA_CPU_EACH(i, N) v[i] = v[i] - magic[i];
 }
 
 /// BF16 bits in the upper halves, nearest even; NaN stays NaN.
@@ -208,11 +259,58 @@ MXFA_CPU_INLINE VU round_bf16_vector(VF v) {
 }
 MXFA_CPU_INLINE VH upper_halves(VU v) { return low_halves(v >> 16); }
 
-/// BF16 of values that are BF16 numbers, not below the normal ones but 0.
-MXFA_CPU_INLINE VH exact_bf16(VF v) {
+/// Upper halves of the group's vectors, one after the other.
+template <int N>
+MXFA_CPU_INLINE void store_upper_halves(std::uint16_t* out, const VF (&v)[N]) {
 #if defined(MXFA_CPU_AVX512)
-  return (VH)_mm512_cvtneps_pbh((__m512)v);
+  if constexpr (N % 2 == 0) {
+    alignas(64) static constexpr std::uint16_t kOdd[32] = {
+        1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+        33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    const __m512i odd = _mm512_load_si512(kOdd);
+#pragma GCC unroll 2
+    for (int i = 0; i < N; i += 2) {
+      _mm512_storeu_si512(out + i * kV,
+                          _mm512_permutex2var_epi16((__m512i)v[i], odd, (__m512i)v[i + 1]));
+    }
+    return;
+  }
+#endif
+  MXFA_CPU_EACH(i, N) store(out + i * kV, upper_halves(bits(v[i])));
+}
+/// [i][0] = upper half of even, [i][1] = upper half of odd.
+MXFA_CPU_INLINE VU pair_upper_halves(VF even, VF odd) {
+#if defined(MXFA_CPU_AVX512)
+  return (VU)_mm512_mask_blend_epi16(0xAAAAAAAAu, (__m512i)(bits(even) >> 16), (__m512i)odd);
 #else
-  return upper_halves(bits(v));
+  return (bits(odd) & 0xFFFF0000u) | (bits(even) >> 16);
+#endif
+}
+
+/// Lane i: the largest of the lanes of m[i].
+MXFA_CPU_INLINE void max_of_each(const VU (&m)[16], std::uint32_t (&out)[16]) {
+#if defined(MXFA_CPU_AVX512)
+  // Halves as many vectors each time, until the 16 lanes are those of 16 vectors.
+  __m512i pairs[8], fours[4], eights[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512i a = (__m512i)m[2 * i], b = (__m512i)m[2 * i + 1];
+    pairs[i] = _mm512_max_epu32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i a = pairs[2 * i], b = pairs[2 * i + 1];
+    fours[i] = _mm512_max_epu32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512i a = fours[2 * i], b = fours[2 * i + 1];
+    eights[i] =
+        _mm512_max_epu32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+  }
+  _mm512_storeu_si512(out, _mm512_max_epu32(_mm512_shuffle_i32x4(eights[0], eights[1], 0x88),
+                                            _mm512_shuffle_i32x4(eights[0], eights[1], 0xDD)));
+#else
+  for (int i = 0; i < 16; ++i) out[i] = reduce_max_u(m[i]);
 #endif
 }
