@@ -37,19 +37,27 @@ void CpuAttention::forward() {
 }
 
 void CpuAttention::backward() {
-  attention::backward({.q = operands_[kQ],
-                       .k = operands_[kK],
-                       .v = operands_[kV],
-                       .cu_seqlens_q = offsets(cu_seqlens_q_),
-                       .cu_seqlens_k = offsets(cu_seqlens_k_),
-                       .o = output(o_, kQ),
-                       .lse = rows(lse_),
-                       .row_max = rows(row_max_),
-                       .dout = operands_[kDout],
-                       .dq = output(dq_, kQ),
-                       .dk = output(dk_, kK),
-                       .dv = output(dv_, kV)},
-                      options_);
+  const attention::BackwardArgs args = backward_args();
+  if (workspace_.empty()) {
+    workspace_.resize(
+        static_cast<std::size_t>(attention::backward_workspace_bytes(args, options_)));
+  }
+  attention::backward(args, options_, workspace_);
+}
+
+attention::BackwardArgs CpuAttention::backward_args() {
+  return {.q = operands_[kQ],
+          .k = operands_[kK],
+          .v = operands_[kV],
+          .cu_seqlens_q = offsets(cu_seqlens_q_),
+          .cu_seqlens_k = offsets(cu_seqlens_k_),
+          .o = output(o_, kQ),
+          .lse = rows(lse_),
+          .row_max = rows(row_max_),
+          .dout = operands_[kDout],
+          .dq = output(dq_, kQ),
+          .dk = output(dk_, kK),
+          .dv = output(dv_, kV)};
 }
 
 std::vector<std::pair<std::string, double>> CpuAttention::accuracy() const {

@@ -30,6 +30,7 @@ class CpuAttention {
   TensorView rows(Values<float>& values) const;
   attention::Tensor output(Values<std::uint16_t>& values, Role like) const;
   attention::Tensor make_operand(Role role);
+  attention::BackwardArgs backward_args();
 
   AttentionCase case_;
   attention::Options options_;
@@ -40,6 +41,7 @@ class CpuAttention {
   attention::Tensor operands_[kRoles];
   Values<std::uint16_t> o_, dq_, dk_, dv_;
   Values<float> lse_, row_max_;
+  Values<std::byte> workspace_;  ///< of the backward, kept as a training loop keeps it
 };
 
 }  // namespace mxfa::bench

@@ -81,32 +81,45 @@ struct alignas(64) TileConfig {
   std::uint8_t rows[16] = {};
 };
 
+/// Six sums, more than the latency of a product asks for, of values that toggle bits.
 __attribute__((target("amx-tile,amx-bf16"))) double dot_amx(std::int64_t steps, float* sink) {
   TileConfig config;
   for (int tile = 0; tile < 8; ++tile) {
     config.column_bytes[tile] = 64;
     config.rows[tile] = 16;
   }
-  alignas(64) float values[16 * 16] = {};
+  alignas(64) std::uint16_t operands[2][16 * 32];
+  std::uint32_t state = 1;
+  for (auto& operand : operands) {
+    for (std::uint16_t& value : operand) {
+      state = state * 1664525u + 1013904223u;
+      // A random sign and mantissa, magnitudes from 2^-3 to 1.
+      value =
+          static_cast<std::uint16_t>((state >> 16 & 0x80FFu) | (0x3E00u - (state >> 20 & 0x100u)));
+    }
+  }
+  alignas(64) float values[16 * 16];
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  _tile_loadd(4, values, 64);
-  _tile_loadd(5, values, 64);
-  _tile_loadd(6, values, 64);
-  _tile_loadd(7, values, 64);
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_loadd(6, operands[0], 64);
+  _tile_loadd(7, operands[1], 64);
   for (std::int64_t step = 0; step < steps; ++step) {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    _tile_dpbf16ps(0, 6, 7);
+    _tile_dpbf16ps(1, 6, 7);
+    _tile_dpbf16ps(2, 6, 7);
+    _tile_dpbf16ps(3, 6, 7);
+    _tile_dpbf16ps(4, 6, 7);
+    _tile_dpbf16ps(5, 6, 7);
   }
   _tile_stored(0, values, 64);
   _tile_release();
   *sink += values[0];
-  return 4.0 * 2 * 16 * 16 * 32 * static_cast<double>(steps);
+  return 6.0 * 2 * 16 * 16 * 32 * static_cast<double>(steps);
 }
 
 bool has_avx512() { return __builtin_cpu_supports("avx512f"); }

@@ -16,7 +16,7 @@ using attention::KeyRange;
 using attention::TileKind;
 
 constexpr std::int64_t kTileRows = 96;  // a multiple of 32 and of the products' 6 and 16 rows
-constexpr std::int64_t kMostRows = 6 * kTileRows;
+constexpr std::int64_t kMostRows = 12 * kTileRows;
 
 /// Consecutive query rows of one (sequence, head).
 struct Unit {
@@ -71,6 +71,7 @@ class ForwardUnit {
  private:
   void read_keys(std::int64_t key0);
   void make_folds(std::int64_t key0);
+  void mask_rows(std::int64_t first, std::int64_t rows, std::int64_t key0, std::int64_t cols);
   void run_tile(std::int64_t first, std::int64_t key0, bool begins);
   void finish();
 
@@ -156,9 +157,15 @@ void ForwardUnit::make_folds(std::int64_t key0) {
   }
 }
 
-void ForwardUnit::run_tile(std::int64_t first, std::int64_t key0, bool begins) {
-  const std::int64_t rows = std::min(kTileRows, unit_.rows - first);
-  const std::int64_t cols = round_up(std::min(kTileKeys, sequence_.seqlen_k - key0), kPanel);
+/// Visible keys of each row of a tile.
+void ForwardUnit::mask_rows(std::int64_t first, std::int64_t rows, std::int64_t key0,
+                            std::int64_t cols) {
+  if (!hides_keys(call_.problem.mask)) {
+    std::fill_n(s_.begin.data(), rows, 0);
+    std::fill_n(s_.end.data(), rows,
+                static_cast<std::int32_t>(std::min(cols, sequence_.seqlen_k - key0)));
+    return;
+  }
   for (std::int64_t i = 0; i < rows; ++i) {
     const KeyRange keys = visible_keys(call_.problem.mask, sequence_.seqlen_q, sequence_.seqlen_k,
                                        unit_.row + first + i);
@@ -166,6 +173,12 @@ void ForwardUnit::run_tile(std::int64_t first, std::int64_t key0, bool begins) {
     s_.begin[i] = static_cast<std::int32_t>(local.begin);
     s_.end[i] = static_cast<std::int32_t>(local.end);
   }
+}
+
+void ForwardUnit::run_tile(std::int64_t first, std::int64_t key0, bool begins) {
+  const std::int64_t rows = std::min(kTileRows, unit_.rows - first);
+  const std::int64_t cols = round_up(std::min(kTileKeys, sequence_.seqlen_k - key0), kPanel);
+  mask_rows(first, rows, key0, cols);
   kernel_.product({.m = rows,
                    .n = cols,
                    .k = dim_,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "cpu/attention.h"
@@ -41,6 +42,42 @@ std::vector<KeyChunk> make_chunks(const attention::AttentionProblem& problem) {
   std::stable_sort(result.begin(), result.end(),
                    [&](const KeyChunk& a, const KeyChunk& b) { return work(a) > work(b); });
   return result;
+}
+
+/// Of each (sequence, kv head) where several chunks read them; empty where one does.
+std::vector<BackwardQueries> share_queries(const BackwardCall& call) {
+  const attention::AttentionProblem& problem = call.problem;
+  std::vector<BackwardQueries> shared;
+  if (key_chunks(problem) == 1) return shared;
+  struct Part {
+    std::int64_t pair, h, row, rows;
+  };
+  std::vector<Part> parts;
+  std::byte* memory = call.shared_queries;
+  for (std::int64_t sequence = 0; sequence < problem.batch; ++sequence) {
+    const attention::Sequence lengths = problem.seqlens().at(sequence);
+    const std::int64_t bytes = BackwardQueries::bytes(problem, lengths.seqlen_q);
+    for (std::int64_t head = 0; head < problem.num_heads_kv; ++head, memory += bytes) {
+      shared.emplace_back(call, sequence, head, std::span(memory, static_cast<std::size_t>(bytes)));
+      if (lengths.seqlen_k == 0) continue;
+      constexpr std::int64_t kRows = 4 * kTileQueries;
+      const std::int64_t rows = shared.back().rows();
+      for (std::int64_t h = 0; h < problem.heads_per_kv(); ++h) {
+        for (std::int64_t row = 0; row < rows; row += kRows) {
+          parts.push_back({std::ssize(shared) - 1, h, row, std::min(kRows, rows - row)});
+        }
+      }
+    }
+  }
+  core::parallel_for(std::ssize(parts), [&](std::int64_t i) {
+    const Part& part = parts[static_cast<std::size_t>(i)];
+    shared[static_cast<std::size_t>(part.pair)].prepare_rows(part.h, part.row, part.rows);
+  });
+  core::parallel_for(std::ssize(shared) * problem.heads_per_kv(), [&](std::int64_t i) {
+    shared[static_cast<std::size_t>(i / problem.heads_per_kv())].finish_head(
+        i % problem.heads_per_kv());
+  });
+  return shared;
 }
 
 /// 0 in sequences without keys, which may have no chunk.
@@ -107,13 +144,14 @@ class DqSum {
  private:
   void add(std::int64_t s, std::int64_t head, std::int64_t row, std::int64_t rows,
            std::vector<float>& sums) const {
-    const std::int64_t dim = problem_.head_dim;
+    const std::int64_t dim = problem_.head_dim, ld = round_up(dim, kPanel);
     const attention::Sequence sequence = problem_.seqlens().at(s);
     for (std::int64_t index = 0; index < chunks_; ++index) {
       if (is_empty(make_chunk(sequence, index, chunks_)) && chunks_ > 1) continue;
       for (std::int64_t r = 0; r < rows; ++r) {
-        const std::int64_t at = index * problem_.rows_o() + sequence.o_begin + row + r;
-        const float* from = call_.dq_sums + (at * problem_.num_heads + head) * dim;
+        const std::int64_t plane = index * problem_.num_heads + head;
+        const std::int64_t at = plane * problem_.rows_o() + sequence.o_begin + row + r;
+        const float* from = call_.dq_sums + at * ld;
         for (std::int64_t c = 0; c < dim; ++c) sums[r * dim + c] += from[c];
       }
     }
@@ -142,14 +180,34 @@ std::int64_t key_chunks(const attention::AttentionProblem& problem) {
 std::int64_t dq_sums_elems(const attention::AttentionProblem& problem) {
   const std::int64_t chunks = key_chunks(problem);
   if (chunks == 1 && !problem.broadcast_q) return 0;
-  return chunks * problem.rows_o() * problem.num_heads * problem.head_dim;
+  return chunks * problem.num_heads * problem.rows_o() * round_up(problem.head_dim, kPanel);
+}
+
+std::int64_t shared_query_bytes(const attention::AttentionProblem& problem) {
+  if (key_chunks(problem) == 1) return 0;
+  std::int64_t bytes = 0;
+  for (std::int64_t s = 0; s < problem.batch; ++s) {
+    bytes += BackwardQueries::bytes(problem, problem.seqlens().at(s).seqlen_q);
+  }
+  return bytes * problem.num_heads_kv;
 }
 
 void attention_backward(const BackwardCall& call) {
   clear_delta(call);
   const std::vector<KeyChunk> chunks = make_chunks(call.problem);
+  const std::vector<BackwardQueries> shared = share_queries(call);
   for_each_unit<BackwardScratch>(std::ssize(chunks), [&](BackwardScratch& scratch, std::int64_t i) {
-    BackwardUnit(call, chunks[static_cast<std::size_t>(i)], scratch).run();
+    const KeyChunk& chunk = chunks[static_cast<std::size_t>(i)];
+    const std::int64_t pair = chunk.sequence * call.problem.num_heads_kv + chunk.head_kv;
+    if (!shared.empty()) {
+      return BackwardUnit(call, chunk, shared[static_cast<std::size_t>(pair)], scratch).run();
+    }
+    const std::int64_t bytes =
+        BackwardQueries::bytes(call.problem, call.problem.seqlens().at(chunk.sequence).seqlen_q);
+    BackwardQueries own(call, chunk.sequence, chunk.head_kv,
+                        {scratch.queries.reserve(bytes), static_cast<std::size_t>(bytes)});
+    own.prepare();
+    BackwardUnit(call, chunk, own, scratch).run();
   });
   // Of a broadcast q even where no sequence adds to it.
   const bool has_sums = call.dq_sums != nullptr || call.problem.broadcast_q;

@@ -15,85 +15,96 @@ MXFA_CPU_INLINE BlockScale block_scale(std::uint32_t amax_bits, bool floor_rule)
           __builtin_bit_cast(float, static_cast<std::uint32_t>(254 - byte) << 23)};
 }
 
-/// 16 blocks share a reduction.
+/// Blocks of 1 x 32, of which 16 share a reduction.
 void round_blocks(const RoundTile& t, bool floor_rule) {
-  constexpr int kSteps = kSquare / kV;
-  const std::int64_t row_blocks = t.cols / kSquare, blocks = t.rows * row_blocks;
-  const auto offset = [&](std::int64_t block) {
-    return block / row_blocks * t.ld + block % row_blocks * kSquare;
-  };
-  for (std::int64_t first = 0; first < blocks; first += 16) {
-    const auto count = static_cast<int>(blocks - first < 16 ? blocks - first : 16);
-    VU top[16] = {};
+  constexpr int kSteps = kSquare / kV, kShared = 16;
+  std::int64_t row = 0, col = 0;
+  while (row < t.rows) {
+    std::int64_t at[kShared];
+    int count = 0;
+    for (; count < kShared && row < t.rows; ++count) {
+      at[count] = row * t.ld + col;
+      col += kSquare;
+      if (col < t.cols) continue;
+      col = 0;
+      ++row;
+    }
+    VU top[kShared] = {};
     for (int b = 0; b < count; ++b) {
-      const float* values = t.values + offset(first + b);
-      for (int i = 0; i < kSteps; ++i) {
-        top[b] = max_u(top[b], bits(load<VF>(values + i * kV)) & 0x7FFFFFFFu);
+      MXFA_CPU_EACH(i, kSteps) {
+        top[b] = max_u(top[b], bits(load<VF>(t.values + at[b] + i * kV)) & 0x7FFFFFFFu);
       }
     }
-    std::uint32_t amax[16];
+    std::uint32_t amax[kShared];
     max_of_each(top, amax);
-    BlockScale scales[16];
-    for (int b = 0; b < 16; ++b) scales[b] = block_scale(amax[b], floor_rule);
     for (int b = 0; b < count; ++b) {
-      const std::int64_t at = offset(first + b);
-      const VF inverse = splat(scales[b].inverse), scale = splat(scales[b].scale);
+      const BlockScale scale = block_scale(amax[b], floor_rule);
+      const VF inverse = splat(scale.inverse), factor = splat(scale.scale);
       VF v[kSteps];
-      MXFA_CPU_EACH(i, kSteps) v[i] = load<VF>(t.values + at + i * kV) * inverse;
+      MXFA_CPU_EACH(i, kSteps) v[i] = load<VF>(t.values + at[b] + i * kV) * inverse;
       round_e4m3_group(v);
-      MXFA_CPU_EACH(i, kSteps) v[i] *= scale;
-      store_upper_halves(t.out + at, v);
+      MXFA_CPU_EACH(i, kSteps) v[i] *= factor;
+      store_upper_halves(t.out + at[b], v);
     }
   }
 }
 
-/// Vectors of a RoundTile's row as BF16 in the upper halves.
-template <bool Fold, int N>
-MXFA_CPU_INLINE void round_lanes(const RoundTile& t, std::int64_t row, std::int64_t col,
-                                 VF (&v)[N]) {
+/// Rows x Cols vectors of a RoundTile as BF16 in the upper halves.
+template <bool Fold, int Rows, int Cols>
+MXFA_CPU_INLINE void round_lanes(const RoundTile& t, std::int64_t first_row, std::int64_t first_col,
+                                 VF (&v)[Rows * Cols]) {
+  constexpr int kN = Rows * Cols;
   const VF inverse = splat(t.inverse), scale = splat(t.scale);
-  MXFA_CPU_EACH(i, N) v[i] = load<VF>(t.values + row * t.ld + col + i * kV);
+  MXFA_CPU_EACH(i, kN) {
+    v[i] = load<VF>(t.values + (first_row + i / Cols) * t.ld + first_col + i % Cols * kV);
+  }
   if (t.rounding == Rounding::kBf16) {
-    MXFA_CPU_EACH(i, N) v[i] = floats(round_bf16_vector(v[i]));
+    MXFA_CPU_EACH(i, kN) v[i] = floats(round_bf16_vector(v[i]));
     return;
   }
   if constexpr (Fold) {
-    MXFA_CPU_EACH(i, N) {
-      if (t.row_fold != nullptr) v[i] *= splat(t.row_fold[row]);
-      if (t.col_fold != nullptr) v[i] *= load<VF>(t.col_fold + col + i * kV);
+    MXFA_CPU_EACH(i, kN) {
+      if (t.row_fold != nullptr) v[i] *= splat(t.row_fold[first_row + i / Cols]);
+      if (t.col_fold != nullptr) v[i] *= load<VF>(t.col_fold + first_col + i % Cols * kV);
     }
   }
-  MXFA_CPU_EACH(i, N) v[i] *= inverse;
+  MXFA_CPU_EACH(i, kN) v[i] *= inverse;
   round_e4m3_group(v);
-  MXFA_CPU_EACH(i, N) v[i] *= scale;
+  MXFA_CPU_EACH(i, kN) v[i] *= scale;
   if constexpr (Fold) {
-    MXFA_CPU_EACH(i, N) {
-      if (t.row_fold != nullptr) v[i] *= splat(t.row_unfold[row]);
-      if (t.col_fold != nullptr) v[i] *= load<VF>(t.col_unfold + col + i * kV);
+    MXFA_CPU_EACH(i, kN) {
+      if (t.row_fold != nullptr) v[i] *= splat(t.row_unfold[first_row + i / Cols]);
+      if (t.col_fold != nullptr) v[i] *= load<VF>(t.col_unfold + first_col + i % Cols * kV);
     }
   }
 }
 
-/// N vectors of a row, or of two where pairs are wanted.
-template <bool Fold, int N>
+template <bool Fold, int Cols>
 MXFA_CPU_INLINE void round_columns(const RoundTile& t, std::int64_t row, std::int64_t col) {
-  VF even[N], odd[N];
-  round_lanes<Fold>(t, row, col, even);
-  if (t.out != nullptr) store_upper_halves(t.out + row * t.ld + col, even);
-  if (t.pairs == nullptr) return;
-  round_lanes<Fold>(t, row + 1, col, odd);
-  if (t.out != nullptr) store_upper_halves(t.out + (row + 1) * t.ld + col, odd);
-  MXFA_CPU_EACH(i, N) {
-    store(t.pairs + row * t.pair_ld + (col + i * kV) * 2, pair_upper_halves(even[i], odd[i]));
+  std::uint16_t* const out = t.out == nullptr ? nullptr : t.out + row * t.ld + col;
+  if (t.pairs == nullptr) {
+    VF v[Cols];
+    round_lanes<Fold, 1, Cols>(t, row, col, v);
+    return store_upper_halves(out, v);
   }
+  VF v[2 * Cols], half[Cols];
+  round_lanes<Fold, 2, Cols>(t, row, col, v);
+  MXFA_CPU_EACH(i, Cols) {
+    store(t.pairs + row * t.pair_ld + (col + i * kV) * 2, pair_upper_halves(v[i], v[Cols + i]));
+  }
+  if (out == nullptr) return;
+  MXFA_CPU_EACH(i, Cols) half[i] = v[i];
+  store_upper_halves(out, half);
+  MXFA_CPU_EACH(i, Cols) half[i] = v[Cols + i];
+  store_upper_halves(out + t.ld, half);
 }
 
 template <bool Fold>
 MXFA_CPU_INLINE void round_rows(const RoundTile& t) {
-  constexpr int kTwo = kGroup > 1 ? 2 : 1;
+  constexpr int kCols = kGroup > 1 ? 2 : 1;
   for (std::int64_t row = 0; row < t.rows; row += t.pairs != nullptr ? 2 : 1) {
     std::int64_t col = 0;
-    for (; col + kTwo * kV <= t.cols; col += kTwo * kV) round_columns<Fold, kTwo>(t, row, col);
+    for (; col + kCols * kV <= t.cols; col += kCols * kV) round_columns<Fold, kCols>(t, row, col);
     for (; col < t.cols; col += kV) round_columns<Fold, 1>(t, row, col);
   }
 }

@@ -172,6 +172,8 @@ cpu::BackwardCall make_call(const BackwardArgs& args, const AttentionShape& shap
                                       options.scale_rule);
   const std::int64_t sums = args.dq.given() ? cpu::dq_sums_elems(shape.problem) : 0;
   if (sums > 0) call.dq_sums = arena.take<float>(sums);
+  const std::int64_t shared = cpu::shared_query_bytes(shape.problem);
+  if (shared > 0) call.shared_queries = arena.take<std::byte>(shared);
   return call;
 }
 
