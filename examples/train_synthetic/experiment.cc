@@ -76,7 +76,9 @@ Run train(const Experiment& experiment, const Arm& arm, std::uint64_t seed,
 std::vector<Arm> make_arms(const Settings& settings) {
   const auto recipe =
       settings.recipe == "hopper" ? attention::Recipe::kHopper : attention::Recipe::kBlackwell;
-  const ModelOptions mxfp8{.precision = attention::Precision::kMxfp8, .recipe = recipe};
+  const ModelOptions mxfp8{.precision = attention::Precision::kMxfp8,
+                           .recipe = recipe,
+                           .queries_bf16 = settings.queries_bf16};
   std::vector<Arm> arms{{"BF16"}, {"MXFP8", mxfp8}};
   if (settings.control) {
     ModelOptions broken = mxfp8;

@@ -16,7 +16,8 @@ struct Settings {
   std::int64_t users = 64;      ///< of a batch
   double learning_rate = 1e-2;  ///< of Adam; falls to 0 linearly
   std::string recipe = "blackwell";
-  bool control = false;  ///< an arm whose MXFP8 is broken on purpose
+  bool queries_bf16 = false;  ///< the module's option, in MXFP8
+  bool control = false;       ///< an arm whose MXFP8 is broken on purpose
   std::string plot = {};
   std::string json = {};
 };

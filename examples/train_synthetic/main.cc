@@ -43,6 +43,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--recipe", settings.recipe, "Whose MXFP8 arithmetic: hopper or blackwell")
       ->capture_default_str();
+  app.add_flag("--queries-bf16", settings.queries_bf16,
+               "In MXFP8, BF16 for the operands of the products with few rows");
   app.add_flag("--control", settings.control,
                "Also train with an MXFP8 whose backward reads K's scales twice too large");
   app.add_option("--plot", settings.plot, "Curves of all runs")->type_name("FILE.svg");

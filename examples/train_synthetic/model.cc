@@ -31,8 +31,10 @@ Parameter::Parameter(reference::Stream& stream, std::vector<std::int64_t> dims, 
 
 ClickModel::ClickModel(const ModelOptions& options, std::uint64_t seed)
     : options_(options),
-      module_{
-          .precision = options.precision, .recipe = options.recipe, .num_heads = options.num_heads},
+      module_{.precision = options.precision,
+              .recipe = options.recipe,
+              .num_heads = options.num_heads,
+              .queries_bf16 = options.queries_bf16},
       stream_(seed, 1),
       item_(stream_, {options.items, options.dim}, 0.5),
       event_(stream_, {2, options.dim}, 1),

@@ -22,6 +22,7 @@ struct ModelOptions {
   std::int64_t seed_queries = 8;
   attention::Precision precision = attention::Precision::kBf16;
   attention::Recipe recipe = attention::Recipe::kBlackwell;
+  bool queries_bf16 = false;
   /// MXFP8 only, to see what a defect does to training: the backward finds the exponents of K's
   /// scales one too high, so it works with keys twice as large as the forward's.
   bool broken_scales = false;

@@ -46,8 +46,9 @@ io::LineChart chart_of(const Outcome& outcome, const ArmResult& result,
 
 std::string report_text(const Outcome& outcome, const Settings& settings) {
   std::string text = fmt::format(
-      "normalized entropy of {} held-out users after {} steps of {} users; {} recipe\n{:5}",
-      kFinalUsers, settings.steps, settings.users, settings.recipe, "seed");
+      "normalized entropy of {} held-out users after {} steps of {} users; {} recipe{}\n{:5}",
+      kFinalUsers, settings.steps, settings.users, settings.recipe,
+      settings.queries_bf16 ? ", queries in BF16" : "", "seed");
   const auto row = [&](const std::string& label, const auto& value) {
     text += fmt::format("\n{:5}", label);
     for (const ArmResult& result : outcome.arms) text += fmt::format("{:>16.6f}", value(result));
@@ -100,6 +101,7 @@ std::vector<io::Record> report_records(const Outcome& outcome, const Settings& s
                     {"std", spread.deviation}};
     if (arm > 0) {
       record.extra["recipe"] = settings.recipe;
+      record.extra["queries_bf16"] = settings.queries_bf16;
       record.extra["mean_difference"] = spread_of(outcome.differences(arm)).mean;
       record.extra["within_spread"] = outcome.within_spread(arm);
     }

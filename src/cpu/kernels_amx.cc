@@ -65,52 +65,116 @@ void scale_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows) {
   }
 }
 
-/// 32 (Two) or 16 rows x 32 columns of sums.
+/// Sums of 32 (Two) or 16 rows x 32 columns in tiles 0 to 3.
 template <bool Two>
-void multiply(const PanelProduct& g, std::int64_t row, std::int64_t col, LeftRows left) {
-  const std::int64_t c_bytes = g.ldc * 4;
-  float* const c = g.c + row * g.ldc + col;
-  if (g.accumulate) {
-    _tile_loadd(0, c, c_bytes);
-    _tile_loadd(1, c + kTile, c_bytes);
-    if (Two) _tile_loadd(2, c + kTile * g.ldc, c_bytes);
-    if (Two) _tile_loadd(3, c + kTile * g.ldc + kTile, c_bytes);
+void store_sums(float* c, std::int64_t ldc) {
+  _tile_stored(0, c, ldc * 4);
+  _tile_stored(1, c + kTile, ldc * 4);
+  if (Two) _tile_stored(2, c + kTile * ldc, ldc * 4);
+  if (Two) _tile_stored(3, c + kTile * ldc + kTile, ldc * 4);
+}
+template <bool Two, bool Accumulate>
+void begin_sums(const float* c, std::int64_t ldc) {
+  if (Accumulate) {
+    _tile_loadd(0, c, ldc * 4);
+    _tile_loadd(1, c + kTile, ldc * 4);
+    if (Two) _tile_loadd(2, c + kTile * ldc, ldc * 4);
+    if (Two) _tile_loadd(3, c + kTile * ldc + kTile, ldc * 4);
   } else {
     _tile_zero(0);
     _tile_zero(1);
     if (Two) _tile_zero(2);
     if (Two) _tile_zero(3);
   }
-  const std::uint16_t* b = g.b + col / kPanel * g.b_panel + col % kPanel * 2;
-  const std::uint16_t* a = left.data;
-  for (std::int64_t k = 0; k < g.k; k += kDepth, a += kDepth, b += kDepth / 2 * kPanel * 2) {
-    _tile_loadd(4, a, left.ld * 2);
-    _tile_loadd(6, b, kPairBytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + kTile * 2, kPairBytes);
-    _tile_dpbf16ps(1, 4, 7);
-    if (!Two) continue;
-    _tile_loadd(5, a + kTile * left.ld, left.ld * 2);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, c, c_bytes);
-  _tile_stored(1, c + kTile, c_bytes);
-  if (Two) _tile_stored(2, c + kTile * g.ldc, c_bytes);
-  if (Two) _tile_stored(3, c + kTile * g.ldc + kTile, c_bytes);
 }
 
-/// Rows whose part of A stays in the first cache while 32 columns of B after the other pass by.
+/// Where 32 values along k of a square's operands lie.
+struct Operands {
+  const std::uint16_t* a;
+  const std::uint16_t* b;
+};
+void load_operands(Operands from, std::int64_t a_ld) {
+  _tile_loadd(4, from.a, a_ld * 2);
+  _tile_loadd(6, from.b, kPairBytes);
+  _tile_loadd(7, from.b + kTile * 2, kPairBytes);
+  _tile_loadd(5, from.a + kTile * a_ld, a_ld * 2);
+}
+/// Each operand makes room for the next step's as soon as it was read.
+void multiply_and_load(Operands next, std::int64_t a_ld) {
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_dpbf16ps(1, 4, 7);
+  _tile_loadd(4, next.a, a_ld * 2);
+  _tile_dpbf16ps(2, 5, 6);
+  _tile_loadd(6, next.b, kPairBytes);
+  _tile_dpbf16ps(3, 5, 7);
+  _tile_loadd(7, next.b + kTile * 2, kPairBytes);
+  _tile_loadd(5, next.a + kTile * a_ld, a_ld * 2);
+}
+void multiply_last() {
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_dpbf16ps(1, 4, 7);
+  _tile_dpbf16ps(2, 5, 6);
+  _tile_dpbf16ps(3, 5, 7);
+}
+
+/// All squares of 32 x 32 of `down` * 32 rows, whose part of A stays in the first cache while 32
+/// columns of B after the other pass by. No step waits for its operands: they were asked for during
+/// the step before, also where that was another square's.
+template <bool Accumulate>
+void multiply_squares(const PanelProduct& g, std::int64_t row, std::int64_t down, LeftRows left) {
+  constexpr std::int64_t kStepB = kDepth / 2 * kPanel * 2;
+  const std::int64_t across = g.n / (2 * kTile), steps = g.k / kDepth;
+  const auto operands = [&](std::int64_t r, std::int64_t col) {
+    return Operands{left.data + r * 2 * kTile * left.ld,
+                    g.b + col / kPanel * g.b_panel + col % kPanel * 2};
+  };
+  Operands at = operands(0, 0);
+  load_operands(at, left.ld);
+  for (std::int64_t i = 0; i < across * down; ++i) {
+    const std::int64_t r = i % down, col = i / down * 2 * kTile;
+    float* const c = g.c + (row + r * 2 * kTile) * g.ldc + col;
+    begin_sums<true, Accumulate>(c, g.ldc);
+    for (std::int64_t step = 1; step < steps; ++step) {
+      at = {at.a + kDepth, at.b + kStepB};
+      multiply_and_load(at, left.ld);
+    }
+    if (i + 1 < across * down) {
+      at = operands((i + 1) % down, (i + 1) / down * 2 * kTile);
+      multiply_and_load(at, left.ld);
+    } else {
+      multiply_last();
+    }
+    store_sums<true>(c, g.ldc);
+  }
+}
+
+/// The last 16 rows of an odd number of tiles.
+template <bool Accumulate>
+void multiply_half(const PanelProduct& g, std::int64_t row, LeftRows left) {
+  for (std::int64_t col = 0; col < g.n; col += 2 * kTile) {
+    float* const c = g.c + row * g.ldc + col;
+    const std::uint16_t* b = g.b + col / kPanel * g.b_panel + col % kPanel * 2;
+    begin_sums<false, Accumulate>(c, g.ldc);
+    for (std::int64_t k = 0; k < g.k; k += kDepth, b += kDepth / 2 * kPanel * 2) {
+      _tile_loadd(4, left.data + k, left.ld * 2);
+      _tile_loadd(6, b, kPairBytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(7, b + kTile * 2, kPairBytes);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    store_sums<false>(c, g.ldc);
+  }
+}
+
+template <bool Accumulate>
 void multiply_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows,
                    std::uint16_t* packed) {
   const LeftRows left = left_rows(g, row, rows, packed);
-  if (g.accumulate && g.alpha != nullptr) scale_rows(g, row, rows);
-  for (std::int64_t col = 0; col < g.n; col += 2 * kTile) {
-    std::int64_t r = 0;
-    for (; r + 2 * kTile <= rows; r += 2 * kTile) {
-      multiply<true>(g, row + r, col, {left.data + r * left.ld, left.ld});
-    }
-    if (r < rows) multiply<false>(g, row + r, col, {left.data + r * left.ld, left.ld});
+  if (Accumulate && g.alpha != nullptr) scale_rows(g, row, rows);
+  const std::int64_t down = rows / (2 * kTile), whole = down * 2 * kTile;
+  if (down > 0) multiply_squares<Accumulate>(g, row, down, left);
+  if (whole < rows) {
+    multiply_half<Accumulate>(g, row + whole, {left.data + whole * left.ld, left.ld});
   }
 }
 
@@ -123,7 +187,12 @@ void product(const PanelProduct& g) {
   alignas(64) std::uint16_t packed[kMostRows * kMostDepth];
   _tile_loadconfig(&kConfig);
   for (std::int64_t row = 0; row < rows; row += kMostRows) {
-    multiply_rows(g, row, std::min(kMostRows, rows - row), packed);
+    const std::int64_t count = std::min(kMostRows, rows - row);
+    if (g.accumulate) {
+      multiply_rows<true>(g, row, count, packed);
+    } else {
+      multiply_rows<false>(g, row, count, packed);
+    }
   }
   _tile_release();
   if (rows == g.m) return;

@@ -1,18 +1,25 @@
 // Rounding of tiles to E4M3 and BF16; included by kernels_inl.h.
 
-/// scale_from_amax() and its powers of two; NaN for both where the block holds NaN or infinity.
+/// scale_from_amax() of FP32 bits as powers of two, and their inverses; NaN for both where a block
+/// holds NaN or infinity.
+MXFA_CPU_INLINE void block_scales(VU amax, bool floor_rule, VF& scale, VF& inverse) {
+  const VI carry = (VI)((amax & 0x7FFFFFu) > 0x600000u) & (floor_rule ? 0 : 1);
+  const VI exponent = (VI)(amax >> 23) - 8 + carry;
+  const VU byte = (VU)(exponent & (VI)(exponent > 0));
+  const VI finite = (VI)(amax < 0x7F800000u);
+  const VU nan = splat_u(0x7FC00000u);
+  const VU subnormal = splat_u(0x00400000u);  // 2^-127
+  scale = floats(select(finite, select((VI)(byte == 0u), subnormal, byte << 23), nan));
+  inverse = floats(select(finite, (254u - byte) << 23, nan));
+}
 struct BlockScale {
   float scale;
   float inverse;
 };
-MXFA_CPU_INLINE BlockScale block_scale(std::uint32_t amax_bits, bool floor_rule) {
-  if (amax_bits >= 0x7F800000u) return {__builtin_nanf(""), __builtin_nanf("")};
-  const int carry = !floor_rule && (amax_bits & 0x7FFFFFu) > 0x600000u ? 1 : 0;
-  const int exponent = static_cast<int>(amax_bits >> 23) - 8 + carry;
-  const int byte = exponent < 0 ? 0 : exponent;
-  const std::uint32_t scale = byte == 0 ? 0x00400000u : static_cast<std::uint32_t>(byte) << 23;
-  return {__builtin_bit_cast(float, scale),
-          __builtin_bit_cast(float, static_cast<std::uint32_t>(254 - byte) << 23)};
+MXFA_CPU_INLINE BlockScale block_scale(std::uint32_t amax, bool floor_rule) {
+  VF scale, inverse;
+  block_scales(splat_u(amax), floor_rule, scale, inverse);
+  return {scale[0], inverse[0]};
 }
 
 /// Blocks of 1 x 32, of which 16 share a reduction.
@@ -35,15 +42,21 @@ void round_blocks(const RoundTile& t, bool floor_rule) {
         top[b] = max_u(top[b], bits(load<VF>(t.values + at[b] + i * kV)) & 0x7FFFFFFFu);
       }
     }
-    std::uint32_t amax[kShared];
+    alignas(64) std::uint32_t amax[kShared];
+    alignas(64) float scales[kShared], inverses[kShared];
     max_of_each(top, amax);
+    for (int b = 0; b < kShared; b += kV) {
+      VF scale, inverse;
+      block_scales(load<VU>(amax + b), floor_rule, scale, inverse);
+      store(scales + b, scale);
+      store(inverses + b, inverse);
+    }
     for (int b = 0; b < count; ++b) {
-      const BlockScale scale = block_scale(amax[b], floor_rule);
-      const VF inverse = splat(scale.inverse), factor = splat(scale.scale);
+      const VF inverse = splat(inverses[b]), scale = splat(scales[b]);
       VF v[kSteps];
       MXFA_CPU_EACH(i, kSteps) v[i] = load<VF>(t.values + at[b] + i * kV) * inverse;
       round_e4m3_group(v);
-      MXFA_CPU_EACH(i, kSteps) v[i] *= factor;
+      MXFA_CPU_EACH(i, kSteps) v[i] *= scale;
       store_upper_halves(t.out + at[b], v);
     }
   }

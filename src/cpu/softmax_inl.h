@@ -63,7 +63,7 @@ MXFA_CPU_INLINE float row_weights(const SoftmaxTile& t, std::int64_t row, float 
     if constexpr (To == Rounding::kBf16) {
       MXFA_CPU_EACH(i, kGroup) x[i] = floats(round_bf16_vector(x[i]));
     } else {
-      round_e4m3_positive(x);
+      round_e4m3_places(x);
       if constexpr (Fold && !LeakFree) {
         MXFA_CPU_EACH(i, kGroup) x[i] = x[i] * load<VF>(undos + j + i * kV);
       }

@@ -220,35 +220,26 @@ MXFA_CPU_INLINE VF exp2_vector(VF x) {
   return group[0];
 }
 
-/// The nearest E4M3 values, saturating, ties to even; NaN stays NaN. What is added and taken away
-/// is 1.5 * 2^20 times a value's own power of two (at least that of the least normal number): it
-/// leaves multiples of the last place, rounded to nearest even.
+/// The nearest E4M3 values of |v| <= 448, ties to even, without the sign of zero; NaN stays NaN.
+/// What is added and taken away is 1.5 * 2^20 times a value's own power of two (at least that of
+/// the least normal number): the sum keeps multiples of the last place, rounded to nearest even.
+template <int N>
+MXFA_CPU_INLINE void round_e4m3_places(VF (&v)[N]) {
+  constexpr std::uint32_t kLeast = 121u << 23;
+  const VF lift = splat(0x1.8p20f), lower = splat(-0x1.8p20f);
+  VF power[N];
+  MXFA_CPU_EACH(i, N) power[i] = floats(max_u(bits(v[i]) & 0x7F800000u, splat_u(kLeast)));
+  MXFA_CPU_EACH(i, N) v[i] = fma(power[i], lift, v[i]);
+  MXFA_CPU_EACH(i, N) v[i] = fma(power[i], lower, v[i]);
+}
+/// Of any value, saturating, zero with its sign.
 template <int N>
 MXFA_CPU_INLINE void round_e4m3_group(VF (&v)[N]) {
-  constexpr std::uint32_t kLeast = 121u << 23;
-  VF magic[N], rounded[N];
+  VF clamped[N];
   MXFA_CPU_EACH(i, N) v[i] = min(splat(448.0f), max(splat(-448.0f), v[i]));
-  MXFA_CPU_EACH(i, N)
-  magic[i] = floats(max_u(bits(v[i]) & 0x7F800000u, splat_u(kLeast)) + ((20u << 23) | 0x400000u));
-  MXFA_CPU_EACH(i, N) rounded[i] = v[i] + magic[i];
-  MXFA_CPU_EACH(i, N) rounded[i] = rounded[i] - magic[i];
-  MXFA_CPU_EACH(i, N) v[i] = or_bits(rounded[i], v[i], 0x80000000u);
-}
-MXFA_CPU_INLINE VF round_e4m3_vector(VF v) {
-  VF group[1] = {v};
-  round_e4m3_group(group);
-  return group[0];
-}
-
-/// The same of values from 0 to 448, and of NaN.
-template <int N>
-MXFA_CPU_INLINE void round_e4m3_positive(VF (&v)[N]) {
-  constexpr std::uint32_t kLeast = 121u << 23;  // the least normal number
-  VF magic[N];
-  MXFA_CPU_EACH(i, N)
-  magic[i] = floats(max_u(bits(v[i]) & 0x7F800000u, splat_u(kLeast)) + (20u << 23));
-  MXFA_CPU_EACH(i, N) v[i] = v[i] + magic[i];
-  MXFA_CPU_EACH(i, N) v[i] = v[i] - magic[i];
+  MXFA_CPU_EACH(i, N) clamped[i] = v[i];
+  round_e4m3_places(v);
+  MXFA_CPU_EACH(i, N) v[i] = or_bits(v[i], clamped[i], 0x80000000u);
 }
 
 /// BF16 bits in the upper halves, nearest even; NaN stays NaN.

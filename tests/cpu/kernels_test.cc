@@ -81,8 +81,8 @@ std::vector<float> boundary_values() {
   for (int code = 0; code < 126; ++code) {
     const float low = mx::decode_e4m3(std::uint8_t(code));
     const float middle = (low + mx::decode_e4m3(std::uint8_t(code + 1))) / 2;
-    for (const float v :
-         {low, middle, std::nextafter(middle, 0.0f), std::nextafter(middle, 1e9f)}) {
+    for (const float v : {low, std::nextafter(low, 0.0f), std::nextafter(low, 1e9f), middle,
+                          std::nextafter(middle, 0.0f), std::nextafter(middle, 1e9f)}) {
       values.push_back(v);
       values.push_back(-v);
     }
