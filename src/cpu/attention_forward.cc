@@ -15,8 +15,8 @@ namespace {
 using attention::KeyRange;
 using attention::TileKind;
 
-constexpr std::int64_t kTileRows = 96;  // a multiple of 32 and of the products' 6 and 16 rows
-constexpr std::int64_t kMostRows = 12 * kTileRows;
+constexpr std::int64_t kTileRows = 64;  // of the products' 32 rows; scores and P of a tile fit L1
+constexpr std::int64_t kMostRows = 18 * kTileRows;
 
 /// Consecutive query rows of one (sequence, head).
 struct Unit {

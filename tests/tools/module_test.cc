@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "io/safetensors.h"
 #include "io/xml_check.h"
 #include "module/measure.h"
 #include "module/presets.h"
@@ -50,6 +51,22 @@ TEST_F(ModuleCommand, PrintsAllTensorsAndNoneFails) {
     EXPECT_EQ(io::xml_fault(svg), "");
     EXPECT_NE(svg.find("dseed_norm_weight"), std::string::npos);
   }
+}
+
+TEST_F(ModuleCommand, WritesTheTensorsOfOnePrecision) {
+  const Outcome outcome = run(
+      with(kSmall, {"--batch", "2", "--precision", "bf16", "--tensors", path("step.safetensors")}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto file = io::SafetensorsReader::open(path("step.safetensors"));
+  EXPECT_EQ(file.tensors().size(), 10 + module::kBars.size());
+  for (const module::Bar& bar : module::kBars) {
+    const io::TensorEntry& entry = file.at(bar.tensor);
+    EXPECT_EQ(entry.dtype, DType::kF32);
+    const std::vector<float> values = io::to_f32(file.read(entry));
+    EXPECT_TRUE(std::ranges::any_of(values, [](float v) { return v != 0; })) << bar.tensor;
+  }
+  EXPECT_EQ(file.at("dy").dtype, DType::kBF16);
+  expect_refused(with(kSmall, {"--tensors", path("x.safetensors")}), "tensors: expected");
 }
 
 TEST_F(ModuleCommand, SizesOfTheCommandLineReplaceThePresets) {

@@ -9,6 +9,7 @@
 #include "io/atomic_file.h"
 #include "module/presets.h"
 #include "module/report.h"
+#include "module/tensors_file.h"
 
 namespace mxfa::cli {
 namespace {
@@ -25,6 +26,7 @@ struct ModuleArguments {
   bool queries_bf16 = false;
   std::string plot;
   std::string json;
+  std::string tensors;
 };
 
 reference::CrossAttentionBatchOptions batch_options(const ModuleArguments& arguments) {
@@ -69,7 +71,10 @@ ExitStatus run_module(const ModuleArguments& arguments) {
   const bool compared = wanted.size() == 2;
   core::expect(compared || arguments.plot.empty(), "plot", "--precision both, which it compares",
                arguments.precision);
-  check_outputs({{"json", arguments.json}, {"plot", arguments.plot}});
+  core::expect(!compared || arguments.tensors.empty(), "tensors",
+               "--precision mxfp8 or bf16, of which they are", arguments.precision);
+  check_outputs(
+      {{"json", arguments.json}, {"plot", arguments.plot}, {"tensors", arguments.tensors}});
   const reference::CrossAttentionBatch batch = make_cross_attention_batch(sizes);
   report.batch = &batch;
   {
@@ -81,6 +86,11 @@ ExitStatus run_module(const ModuleArguments& arguments) {
       report.steps.push_back(module::measure(batch, options, progress));
     }
     if (compared) report.errors = module::compare(batch, report.options, progress);
+  }
+  if (!arguments.tensors.empty()) {
+    cross_attention::Options options = report.options;
+    options.precision = wanted.front();
+    module::write_tensors(arguments.tensors, batch, options);
   }
   if (!arguments.plot.empty()) io::write_text_file(arguments.plot, module::report_svg(report));
   write_json(arguments.json, module::report_records(report));
@@ -133,6 +143,9 @@ Command add_module(CLI::App& root) {
                 "BF16 for the products with few rows, of the seed queries and of the output");
   add_json_option(*app, arguments->json);
   app->add_option("--plot", arguments->plot, "Bars by tensor")->type_name("FILE.svg");
+  app->add_option("--tensors", arguments->tensors,
+                  "Write the inputs and the 24 tensors of one precision")
+      ->type_name("FILE.safetensors");
   return {app, [arguments] { return run_module(*arguments); }};
 }
 
