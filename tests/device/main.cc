@@ -2,18 +2,22 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "support/machine.h"
+#ifdef MXFA_HAS_EMULATOR
+#include "support/mutants.h"
+#endif
 
 namespace mxfa::testing {
 namespace {
 
 std::unique_ptr<Machine> opened;
 
-// Throws Error where an option is unknown.
-driver::DriverOptions parse(int argc, char** argv) {
+// Throws Error where an option is unknown. `mutate` receives what --mutate names.
+driver::DriverOptions parse(int argc, char** argv, std::optional<std::string>& mutate) {
   driver::DriverOptions options;
   for (int i = 1; i < argc; i += 2) {
     const std::string_view option = argv[i];
@@ -38,6 +42,8 @@ driver::DriverOptions parse(int argc, char** argv) {
       options.emulator.arithmetic = value;
     } else if (option == "--multiprocessors") {
       options.emulator.multiprocessors = std::stoi(value);
+    } else if (option == "--mutate") {
+      mutate = value == "all" ? "" : value;
     } else if (option == "--trace") {
       options.emulator.trace_folder = value;
     } else if (option == "--threads") {
@@ -53,24 +59,42 @@ driver::DriverOptions parse(int argc, char** argv) {
 
 Machine& machine() { return *opened; }
 
+namespace {
+
+int run_tests(const driver::DriverOptions& options, std::vector<driver::KernelImage> kernels) {
+  opened = std::make_unique<Machine>(options, std::move(kernels));
+  std::printf("device: %s\n", opened->device().name().c_str());
+  const int result = RUN_ALL_TESTS();
+  opened.reset();
+  return result;
+}
+
+int run(int argc, char** argv) {
+  if (::testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
+  std::optional<std::string> mutate;
+  const driver::DriverOptions options = parse(argc, argv, mutate);
+  if (!mutate) return run_tests(options, images());
+#ifdef MXFA_HAS_EMULATOR
+  return run_mutants({options, images(), *mutate, run_tests});
+#else
+  throw Error(ErrorKind::kUnsupported, "--mutate: this program was built without the emulator");
+#endif
+}
+
+}  // namespace
 }  // namespace mxfa::testing
 
 /// device_tests [--driver cuda|emulator] [--arch sm_90a|sm_100a|sm_103a] [--policy P] [--seed N]
 /// [--threads N] [--multiprocessors N] [--arithmetic A] [--checker on|off] [--strict on|off]
 /// [--trace FOLDER] [--library FILE]: exit status 3 where there is no such device.
+/// --mutate KERNEL|all, with the driver emulator and the checker on: what each wait, arrival, fence
+/// and barrier of the kernels is for; see support/mutants.h.
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  if (!::testing::GTEST_FLAG(list_tests)) {
-    try {
-      mxfa::testing::opened = std::make_unique<mxfa::testing::Machine>(
-          mxfa::testing::parse(argc, argv), mxfa::testing::images());
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "%s\n", error.what());
-      return 3;
-    }
-    std::printf("device: %s\n", mxfa::testing::machine().device().name().c_str());
+  try {
+    return mxfa::testing::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 3;
   }
-  const int result = RUN_ALL_TESTS();
-  mxfa::testing::opened.reset();
-  return result;
 }

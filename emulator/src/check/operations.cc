@@ -158,8 +158,11 @@ void Checker::check_init_known(const exec::SharedPlace& place, const OpState& op
   findings_.add(key, std::move(finding));
 }
 
+// A release (9.7.9.27), of what the operation came after as well (8.9.1.1).
 void Checker::async_complete_tx(const exec::SharedPlace& place) {
-  if (current_ != nullptr) check_init_known(place, *current_);
+  if (current_ == nullptr) return;
+  check_init_known(place, *current_);
+  barrier(place).pending.join(current_->before());
 }
 
 void Checker::group_commit(exec::Warp& warp, int lane, exec::CopyGroup group) {
