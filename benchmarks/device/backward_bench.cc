@@ -13,6 +13,14 @@
 namespace mxfa::bench {
 namespace {
 
+struct Variant {
+  const char* name;
+  sm90::backward::DqSums dq_sums = sm90::backward::DqSums::kF32;
+  bool deterministic = false;
+};
+constexpr Variant kVariants[] = {
+    {"fp32"}, {"fp16", sm90::backward::DqSums::kF16}, {"fp32", sm90::backward::DqSums::kF32, true}};
+
 struct Inputs {
   const Tensor &q, &k, &v, &dout;
 };
@@ -22,6 +30,13 @@ struct Outputs {
   std::vector<std::uint16_t> o, dq, dk, dv;
   std::vector<float> lse;
 };
+
+template <class T>
+std::vector<T> download(const driver::DeviceBuffer& from, std::int64_t count) {
+  std::vector<T> to(static_cast<std::size_t>(count));
+  from.download(to.data(), to.size() * sizeof(T));
+  return to;
+}
 
 std::vector<double> rows_of(const std::vector<std::uint16_t>& codes, const AttentionCase& shape,
                             std::int64_t row0, std::int64_t rows) {
@@ -79,7 +94,8 @@ std::vector<std::pair<std::string, double>> sqnr(const AttentionCase& shape,
           {"dv", reference::sqnr_db(dv, rows_of(out.dv, shape, cu_k[s], few))}};
 }
 
-io::Record record_of(const AttentionCase& shape, std::int64_t total_q, std::int64_t total_k) {
+io::Record record_of(const AttentionCase& shape, const Variant& variant, std::int64_t total_q,
+                     std::int64_t total_k) {
   io::Record record;
   record.routine = "attention_backward";
   record.impl = "mxfa mxfp8";
@@ -93,22 +109,24 @@ io::Record record_of(const AttentionCase& shape, std::int64_t total_q, std::int6
                   .head_dim = shape.head_dim,
                   .causal = shape.causal,
                   .jagged = shape.jagged};
-  record.variant.dq_accum = "fp32";
+  record.variant.dq_accum = variant.name;
+  record.variant.deterministic = variant.deterministic;
   record.variant.qk = "mxfp8";
   record.variant.block_shape = "32xD";
   return record;
 }
 
-void print(const AttentionCase& shape, const io::Record& record) {
-  fmt::print("{:<22} {:8.3f} ms {:7.1f} TFLOP/s ", shape.name, record.timing->ms_median,
-             *record.tflops);
+void print(const AttentionCase& shape, const Variant& variant, const io::Record& record) {
+  fmt::print("{:<22} {} {:<8} {:8.3f} ms {:7.1f} TFLOP/s ", shape.name, variant.name,
+             variant.deterministic ? "in order" : "", record.timing->ms_median, *record.tflops);
   for (const auto& [name, db] : record.sqnr_db) fmt::print(" {} {:5.2f} dB", name, db);
   fmt::print("\n");
   std::fflush(stdout);
 }
 
-io::Record run_case(const Bench& bench, const device::Queue& queue, const AttentionCase& shape,
-                    const std::vector<std::uint16_t>& noise) {
+std::vector<io::Record> run_case(const Bench& bench, const device::Queue& queue,
+                                 const AttentionCase& shape,
+                                 const std::vector<std::uint16_t>& noise) {
   const auto cu_q = offsets_of(shape.batch, shape.seqlen_q, false);
   const auto cu_k = offsets_of(shape.batch, shape.seqlen_k, shape.jagged);
   const std::int64_t total_q = cu_q.back(), total_k = cu_k.back();
@@ -172,26 +190,26 @@ io::Record run_case(const Bench& bench, const device::Queue& queue, const Attent
                                     .dq = gradient(dq),
                                     .dk = gradient(dk),
                                     .dv = gradient(dv)};
-  const driver::DeviceBuffer workspace(
-      bench.device, sm90::backward::backward_workspace_bytes(bench.device, call));
-  call.workspace = pointer<void>(workspace);
-  const auto timing = bench.time([&] { sm90::backward::attention_backward(queue, call); });
-  Outputs host;
-  const auto download = [](const driver::DeviceBuffer& from, auto& to, std::int64_t count) {
-    to.resize(count);
-    from.download(to.data(), to.size() * sizeof(to[0]));
-  };
-  download(o, host.o, total_q * width);
-  download(dq, host.dq, total_q * width);
-  download(dk, host.dk, total_k * width);
-  download(dv, host.dv, total_k * width);
-  download(lse, host.lse, total_q);
-  io::Record record = record_of(shape, total_q, total_k);
-  record.timing = timing;
-  record.tflops = 2.5 * flops(shape, cu_k) / timing.ms_median / 1e9;
-  record.sqnr_db = sqnr(shape, cu_k, {q, k, v, dout}, host);
-  print(shape, record);
-  return record;
+  std::vector<io::Record> records;
+  for (const Variant& variant : kVariants) {
+    call.dq_sums = variant.dq_sums;
+    call.deterministic = variant.deterministic;
+    const driver::DeviceBuffer workspace(
+        bench.device, sm90::backward::backward_workspace_bytes(bench.device, call));
+    call.workspace = pointer<void>(workspace);
+    io::Record record = record_of(shape, variant, total_q, total_k);
+    record.timing = bench.time([&] { sm90::backward::attention_backward(queue, call); });
+    record.tflops = 2.5 * flops(shape, cu_k) / record.timing->ms_median / 1e9;
+    const Outputs host{.o = download<std::uint16_t>(o, total_q * width),
+                       .dq = download<std::uint16_t>(dq, total_q * width),
+                       .dk = download<std::uint16_t>(dk, total_k * width),
+                       .dv = download<std::uint16_t>(dv, total_k * width),
+                       .lse = download<float>(lse, total_q)};
+    record.sqnr_db = sqnr(shape, cu_k, {q, k, v, dout}, host);
+    print(shape, variant, record);
+    records.push_back(std::move(record));
+  }
+  return records;
 }
 
 int run(int argc, char** argv) {
@@ -213,12 +231,13 @@ int run(int argc, char** argv) {
   std::vector<io::Record> records;
   for (const AttentionCase& shape : kAttentionCases) {
     if (std::string_view(shape.name).find(only) == std::string_view::npos) continue;
-    records.push_back(run_case(bench, queue, shape, noise));
-    io::Record& record = records.back();
-    record.device = bench.device.name();
-    record.driver = std::to_string(driver->version());
-    record.commit = commit;
-    record.date = io::utc_date();
+    for (io::Record& record : run_case(bench, queue, shape, noise)) {
+      record.device = bench.device.name();
+      record.driver = std::to_string(driver->version());
+      record.commit = commit;
+      record.date = io::utc_date();
+      records.push_back(std::move(record));
+    }
   }
   if (!json.empty()) io::write_records(json, records);
   return 0;

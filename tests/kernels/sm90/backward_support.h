@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -42,6 +43,7 @@ struct BackwardCase {
   DqSums dq_sums = DqSums::kF32;
   bool deterministic = false;
   bool row_max = true;  ///< given
+  int nan_v = -1;       ///< packed row of V that is NaN
 
   std::int64_t batch() const { return std::int64_t(cu_seqlens_k.size()) - 1; }
   double scale() const { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
@@ -83,6 +85,9 @@ class BackwardBatch {
     q_ = make_rows(test.cu_seqlens_q, test.num_heads, 1, test.sigma_q, test.spread);
     k_ = make_rows(test.cu_seqlens_k, test.num_heads_kv, 2, 1.0, test.spread);
     v_ = make_rows(test.cu_seqlens_k, test.num_heads_kv, 3, 1.0, test.spread);
+    for (std::int64_t i = 0; test.nan_v >= 0 && i < v_.heads * v_.dim; ++i) {
+      v_.values[test.nan_v * v_.heads * v_.dim + i] = std::nanf("");
+    }
     std::vector<std::int32_t> cu_o = test.cu_seqlens_q;
     if (test.broadcast_q) {
       for (std::int64_t s = 1; s < test.batch(); ++s) cu_o.push_back(cu_o.back() + cu_o[1]);
@@ -155,6 +160,11 @@ class BackwardBatch {
     inputs.dout = dout_.matrix(s, head);
     operands_.push_back(recipe::quantize_operands(inputs, config()));
     saved_.push_back(recipe::recipe_forward(operands_.back(), problem(), config()).saved);
+    if (test_.nan_v < 0) return;
+    // The forward's GEMM spreads a NaN to rows that do not see it: this is about the backward.
+    const auto exact =
+        reference::attention_forward(recipe::kern_inputs(operands_.back(), problem(), config()));
+    std::ranges::copy(exact.o.data, saved_.back().o.data.begin());
   }
 
   BackwardCase test_;

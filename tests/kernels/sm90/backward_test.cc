@@ -109,6 +109,26 @@ TEST_P(BackwardInOrder, SameBitsEveryTime) {
   }
 }
 
+// A NaN reaches what the mathematics says, and no row that does not see it.
+TEST(BackwardNan, StaysWhereTheMaskHoldsIt) {
+  const BackwardCase test{.name = "nan",
+                          .cu_seqlens_q = {0, 100, 140},
+                          .cu_seqlens_k = {0, 200, 260},
+                          .head_dim = 64,
+                          .mask = {.causal = true},
+                          .nan_v = 160};
+  const BackwardBatch batch(test);
+  const BackwardBatch::Results got = batch.run();
+  const Wanted want = expected(batch, test);
+  const auto dq = gradient(got.dq, batch.q(), batch.pitch());
+  const auto dv = gradient(got.dv, batch.k(), batch.pitch());
+  const Tolerance tolerance{.metric = Metric::kSqnrDb, .limit = 28};
+  EXPECT_TRUE(expect_close(dq, want.oracle_dq, tolerance, {.label = "dq", .cols = 64}));
+  EXPECT_TRUE(expect_close(dv, want.oracle_dv, tolerance, {.label = "dv", .cols = 64}));
+  const auto nans = std::count_if(dq.begin(), dq.end(), [](double x) { return std::isnan(x); });
+  EXPECT_EQ(nans, 40 * 64);  // the group of V begins at key 160, which query 60 is the first to see
+}
+
 TEST(BackwardSubsets, WhatIsNotWantedStays) {
   const BackwardCase test{.name = "subset", .cu_seqlens_q = {0, 40}, .cu_seqlens_k = {0, 60, 60}};
   BackwardCase jagged = test;

@@ -160,6 +160,8 @@ class Consumer {
     end_add();
     sync_threads(1, Config::kConsumerThreads);
     const float dq_factor = store_ds(rows, dp);
+    // The last read of what the copy engine overwrites: the fences below are between the two.
+    const int anchor = rows.anchor;
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     sync_threads(2, Config::kConsumerThreads);
     float dq[Config::kDqColumns / 2];
@@ -172,7 +174,7 @@ class Consumer {
     fence_registers(dq);
     stage_dq(dq, dq_factor);
     add_dq(smem_.stage[stage]);
-    if (flags & (kPromote | kStore)) finish(flags, rows.anchor, key_buffer, dv, dk);
+    if (flags & (kPromote | kStore)) finish(flags, anchor, key_buffer, dv, dk);
     __syncwarp();
     if (more && lane_ == 0) {
       ptx::mbarrier_arrive(at(offsetof(Plan, empty), stage, 8));
