@@ -46,9 +46,13 @@ struct LaunchOptions {
   /// Diverged lanes meet again as soon as their paths join; off: only where instructions demand it.
   bool converge = true;
   Fp8Mode fp8 = Fp8Mode::kExact;
+  /// Approximate functions of FP32 (ex2, lg2, rcp, rsqrt, sqrt, tanh, sin, cos, div) differ from
+  /// the nearest value by up to the ISA's bound, as the seed says. Off: they are the nearest value.
+  bool perturb = false;
   /// What the ISA does not promise, although programs that work on hardware rely on it, is an error
   /// and not a warning: a tcgen05.ld or .st whose address names lanes of another warp (the warp's
-  /// own are used), a block that exits while a bulk store still reads its shared memory.
+  /// own are used), a block that exits while a bulk store still reads its shared memory, a wgmma
+  /// operand that starts inside of its swizzle's pattern with base offset 0.
   bool strict = false;
   /// Clusters that share an SM, and so its tensor memory; they must be resident together.
   int clusters_per_sm = 1;

@@ -17,10 +17,6 @@ namespace {
 
 using ir::Inst;
 
-std::uint64_t lane_value(const Context& c, std::int32_t row, bool wide, int lane) {
-  return wide ? c.row<const std::uint64_t>(row)[lane] : c.row<const std::uint32_t>(row)[lane];
-}
-
 /// One bulk instruction of one lane.
 class BulkIssue {
  public:
@@ -64,6 +60,7 @@ class BulkIssue {
   // The map is read when the instruction is issued.
   model::TensorMap tensor_map() const {
     std::array<std::byte, model::kTensorMapBytes> record;
+    cta_.launch.map_edits->check_use(cta_, operand(1));
     GlobalView(cta_.launch).read(operand(1), record);
     const model::TensorMap map = model::decode_tensor_map(record);
     if (map.rank != spec_.rank) {

@@ -183,9 +183,25 @@ void no_operation(Context&, const Inst&, std::uint32_t) {}
 
 void trap(Context& c, const Inst& in, std::uint32_t mask) { warp_of(c).fail(in, mask, "trap"); }
 
+void no_branch_target(Context& c, const Inst& in, std::uint32_t mask) {
+  const std::uint32_t index = c.row<const std::uint32_t>(in.op[0])[std::countr_zero(mask)];
+  warp_of(c).fail(in, mask, fmt::format("the list of targets has no entry {}", index));
+}
+
+// An increase takes what decreases of other warps have left, and waits until there is enough.
+// Registers of warps that have exited stay theirs, as the ISA names no other way back.
 void set_max_registers(Context& c, const Inst& in, std::uint32_t) {
   Warp& warp = warp_of(c);
-  if (Observer* observer = warp.cta().launch.observer) observer->set_max_registers(warp, in);
+  Cta& cta = warp.cta();
+  const auto count = static_cast<std::uint32_t>(in.imm);
+  const bool increase = in.a != 0;
+  if (warp.max_registers != 0 && increase == (count > warp.max_registers)) {
+    if (increase && count - warp.max_registers > cta.spare_registers) return warp.retry();
+    cta.spare_registers += warp.max_registers - count;  // modulo 2^32
+    warp.max_registers = count;
+    ++cta.cluster.progress.count;
+  }
+  if (Observer* observer = cta.launch.observer) observer->set_max_registers(warp, in);
 }
 
 // Launches do not overlap: what a kernel depends on has ended before it begins.

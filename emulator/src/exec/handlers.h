@@ -116,6 +116,9 @@ enum class SpecialRegister : std::uint8_t {
   kCount
 };
 
+/// An approximate function of FP32 with an error within the ISA's bound: see exec/perturb.h.
+void approximate(Context& c, const ir::Inst& in, std::uint32_t mask);
+
 // ---- Lanes together ---------------------------------------------------------------------------
 enum class ShflMode : std::uint8_t { kUp, kDown, kBfly, kIdx };
 void shuffle(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = ShflMode
@@ -142,6 +145,7 @@ void cluster_barrier(Context& c, const ir::Inst& in,
 void fence(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a, b: see exec/observer.h
 void no_operation(Context& c, const ir::Inst& in, std::uint32_t mask);
 void trap(Context& c, const ir::Inst& in, std::uint32_t mask);
+void no_branch_target(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< op[0] = index
 void call_printf(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< lists: format, arguments
 void call_assert(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< lists: the 5 parameters
 void set_max_registers(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = inc
@@ -207,6 +211,15 @@ void cancel_launch(Context& c, const ir::Inst& in, std::uint32_t mask);
 /// a: 0 is_canceled (op[0] a predicate), 1 get_first_ctaid (lists = b rows, from dimension c on);
 /// op[1] = the response's row of 16 bytes.
 void query_cancel(Context& c, const ir::Inst& in, std::uint32_t mask);
+
+// ---- Tensor maps: exec/tensor_map.cc. b = wide bits as in BulkSpec.
+// ------------------------------
+enum class MapSpace : std::uint8_t { kGeneric, kGlobal, kShared };
+/// op = {map, value}; a = model::TensorMapField, imm = ordinal, c = MapSpace.
+void replace_tensor_map(Context& c, const ir::Inst& in, std::uint32_t mask);
+void copy_tensor_map(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< op = {to, from}
+/// op[0] = map to acquire, in 8-byte slots where c is 1; none: a release. a, b as in fence().
+void fence_tensor_map(Context& c, const ir::Inst& in, std::uint32_t mask);
 
 /// op = {descriptor or list of A, descriptor of B, scale_d}; imm = WgmmaSpec; lists = b rows of D,
 /// then 4 of A where it lies in registers.

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,10 +16,12 @@
 #include "exec/fragments.h"
 #include "exec/held_registers.h"
 #include "exec/tensor_core.h"
+#include "exec/tensor_map_edits.h"
 #include "ir/kernel.h"
 #include "mem/aligned.h"
 #include "mem/global.h"
 #include "mem/shared.h"
+#include "model/approx.h"
 #include "model/mbarrier.h"
 #include "model/mma_unit.h"
 #include "mxemu/error.h"
@@ -75,6 +78,8 @@ struct Launch {
   bool converge = true;  ///< fragments meet again as soon as they can; off: only where they must
   std::function<void(const std::string&)> print;
   std::shared_ptr<Warnings> warnings = std::make_shared<Warnings>();
+  std::shared_ptr<TensorMapEdits> map_edits = std::make_shared<TensorMapEdits>();
+  model::Perturbation perturbation;
   Observer* observer = nullptr;     ///< null: nobody watches
   trace::Tracer* tracer = nullptr;  ///< null: nobody records
 
@@ -162,6 +167,7 @@ class Warp : public Context {
   std::uint32_t tensor_loads = 0;  ///< tcgen05.ld in flight
   std::uint32_t tensor_stores = 0;
   HeldRegisters held;
+  std::uint32_t max_registers;      ///< of a thread, by setmaxnreg
   std::uint32_t cluster_waits = 0;  ///< lanes between arrive and wait of the cluster barrier
   std::array<std::uint64_t, kLanes> cluster_tickets{};  ///< the generation they arrived in
 
@@ -191,6 +197,7 @@ class Warp : public Context {
   Next meet(const ir::Inst& in, std::uint32_t mask);
   Next finish(const ir::Inst& in, std::uint32_t mask, bool always_yield);
   void check_meeting_possible() const;
+  std::string describe_retry(const Fragment& fragment) const;
   std::string describe_fragment(const Fragment& fragment, const std::string& doing,
                                 std::uint32_t pc) const;
 
@@ -263,9 +270,11 @@ struct Cta {
   model::MbarrierTable mbarriers;
   std::vector<Warpgroup> warpgroups;
   model::MmaUnit mma;
-  std::shared_ptr<model::TmemColumns> tmem_columns;  ///< of the SM that it runs on
-  std::unique_ptr<TensorCore> tensor_core;           ///< null until it is needed
-  bool saw_no_cluster = false;  ///< a thread has seen that no cluster was left to cancel
+  std::shared_ptr<model::TmemColumns> tmem_columns;      ///< of the SM that it runs on
+  std::unique_ptr<TensorCore> tensor_core;               ///< null until it is needed
+  std::map<std::uint64_t, std::uint64_t> acquired_maps;  ///< by address: number of the change
+  std::uint32_t spare_registers = 0;  ///< of a lane of all warps: given up by setmaxnreg.dec
+  bool saw_no_cluster = false;        ///< a thread has seen that no cluster was left to cancel
 
   TensorCore& tensor();
   /// The other CTA of its pair: ranks that differ in the last bit. Null where there is none.

@@ -72,6 +72,11 @@ class SharedView : public model::ByteMemory {
   Cta& cta_;
 };
 
+/// A lane's value in a row of 4 or 8-byte slots; none (kNoOperand) is not asked for.
+inline std::uint64_t lane_value(const Context& c, std::int32_t row, bool wide, int lane) {
+  return wide ? c.row<const std::uint64_t>(row)[lane] : c.row<const std::uint32_t>(row)[lane];
+}
+
 /// Of a 32-bit shared address, or a generic one of the shared window. Throws where the cluster has
 /// no such block.
 SharedPlace shared_place(Cta& cta, std::uint64_t address);

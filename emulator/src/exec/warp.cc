@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "exec/handlers.h"
 #include "exec/machine.h"
 #include "exec/observer.h"
 #include "mxemu/error.h"
@@ -13,7 +14,8 @@ using ir::Flow;
 using ir::Inst;
 
 Warp::Warp(Cta& cta, std::uint32_t index, std::uint32_t lanes)
-    : cta_(&cta),
+    : max_registers(cta.launch.kernel->launch_registers),
+      cta_(&cta),
       code_(cta.launch.code),
       index_(index),
       converge_(cta.launch.converge),
@@ -217,6 +219,16 @@ std::string Warp::describe_fragment(const Fragment& fragment, const std::string&
                      cta_->launch.kernel->source->line_text(code_[pc].line));
 }
 
+std::string Warp::describe_retry(const Fragment& fragment) const {
+  const ir::Kernel& kernel = *cta_->launch.kernel;
+  const Inst& in = kernel.code[fragment.pc];  // an observer's copy has other handlers
+  if (in.exec != &set_max_registers) return "waits for asynchronous work";
+  return fmt::format(
+      "waits for {} registers a thread: it has {}, its block has {} to spare of the {} warps x {} "
+      "that it was launched with",
+      in.imm, max_registers, cta_->spare_registers, cta_->warps.size(), kernel.launch_registers);
+}
+
 std::vector<std::string> Warp::describe() const {
   std::vector<std::string> lines;
   for (const WaitingFragment& fragment : waiting_) {
@@ -228,7 +240,7 @@ std::vector<std::string> Warp::describe() const {
         lines.push_back(describe_fragment(fragment, "waits at a warp barrier", fragment.pc));
         break;
       case WaitState::kRetry:
-        lines.push_back(describe_fragment(fragment, "waits for asynchronous work", fragment.pc));
+        lines.push_back(describe_fragment(fragment, describe_retry(fragment), fragment.pc));
         break;
       case WaitState::kGate:  // its program counter is already behind the instruction
         lines.push_back(

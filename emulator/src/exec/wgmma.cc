@@ -59,14 +59,26 @@ void check_sources(Cta& cta, const std::vector<model::ByteRange>& ranges) {
   }
 }
 
+model::MatrixDescriptor descriptor(const Cta& cta, const WgmmaIssue& issue, std::uint64_t bits) {
+  model::MatrixDescriptor result = model::decode_wgmma_descriptor(bits);
+  if (!result.starts_inside_pattern() || cta.launch.checks.strict) return result;
+  result.inner_start = true;
+  cta.launch.warnings->give(
+      "wgmma start",
+      fmt::format("{}:{}: wgmma with a start address inside of the swizzle's pattern and base "
+                  "offset 0 (the swizzle follows the address bits)",
+                  cta.launch.kernel->source->name, issue.inst->line));
+  return result;
+}
+
 void execute(Cta& cta, const WgmmaIssue& issue) {
   const auto spec = std::bit_cast<WgmmaSpec>(issue.inst->imm);
   const model::WgmmaOp op = decode(spec, issue.scale_d);
   model::WgmmaOperands operands;
   if ((spec.flags & WgmmaSpec::kRegistersA) == 0) {
-    operands.a = model::decode_wgmma_descriptor(issue.descriptor_a);
+    operands.a = descriptor(cta, issue, issue.descriptor_a);
   }
-  operands.b = model::decode_wgmma_descriptor(issue.descriptor_b);
+  operands.b = descriptor(cta, issue, issue.descriptor_b);
   operands.smem = std::span<const std::byte>(cta.smem.data(), cta.smem.size());
   const std::vector<const std::uint32_t*> a(issue.a.begin(), issue.a.end());
   operands.a_regs = a;

@@ -75,6 +75,28 @@ void Builder::use(int k, std::uint32_t reg, bool is_def, bool negated) {
                   is_def, negated});
 }
 
+void Builder::drop_guard() {
+  std::erase_if(uses, [&](const RegisterUse& use) {
+    return use.inst + 1 == code.size() && use.where == RegisterUse::kGuard;
+  });
+}
+
+void Builder::move_guard(int k) {
+  if (instruction_->guard < 0) {
+    last().op[k] = kTruePredicate;
+    return;
+  }
+  drop_guard();
+  use(k, static_cast<std::uint32_t>(instruction_->guard), false, instruction_->guard_negated);
+  last().a = 1;
+}
+
+void Builder::guard_by(std::uint32_t predicate) {
+  drop_guard();
+  uses.push_back({static_cast<std::uint32_t>(code.size() - 1), predicate, 0, RegisterUse::kGuard,
+                  false, false});
+}
+
 void Builder::use_list(std::uint32_t reg, bool is_def) {
   uses.push_back({static_cast<std::uint32_t>(code.size() - 1), reg,
                   static_cast<std::uint32_t>(lists.size()), RegisterUse::kList, is_def, false});

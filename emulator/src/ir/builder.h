@@ -77,6 +77,10 @@ class Builder {
   /// [register + offset] or [variable + offset]: op[k], imm and the address bits of c.
   void address(int k, const ptx::Operand& operand);
   void constant(int k, std::uint64_t value, std::uint32_t bits);
+  /// The last instruction runs for all lanes and takes the guard as predicate op[k] instead, by
+  /// Inst::a = and; or runs for the lanes of another predicate.
+  void move_guard(int k);
+  void guard_by(std::uint32_t predicate);
   void temporary_source(int k, std::uint32_t reg) { use(k, reg, false, false); }
   void temporary_destination(int k, std::uint32_t reg) { use(k, reg, true, false); }
 
@@ -113,6 +117,7 @@ class Builder {
  private:
   void use(int k, std::uint32_t reg, bool is_def, bool negated);
   void use_list(std::uint32_t reg, bool is_def);
+  void drop_guard();
   std::int32_t pool_row(std::uint64_t value, std::uint32_t slot);
   std::int32_t param_row(std::uint64_t offset);
   std::uint64_t immediate(const ptx::Operand& operand, std::uint32_t bits) const;

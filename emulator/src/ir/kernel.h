@@ -52,6 +52,8 @@ struct Kernel {
   std::array<std::uint32_t, 3> cluster{};  ///< required size, zeros where not given
   bool explicit_cluster = false;
   std::uint32_t virtual_registers = 0;
+  /// Of a thread, when the kernel begins, where setmaxnreg trades them; 0: the text does not say.
+  std::uint32_t launch_registers = 0;
 
   [[noreturn]] void fail(std::uint32_t line, const std::string& reason) const {
     source->fail(line, reason);

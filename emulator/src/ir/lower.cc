@@ -149,8 +149,9 @@ void lower_instruction(LowerContext& c) {
     case kMoveMatrix:
       return lower_matrix(c);
     case kBranch:
-    case kBranchIndexed:
       return lower_branch(c);
+    case kBranchIndexed:
+      return lower_indexed_branch(c);
     case kCall:
       return lower_call(c);
     case kShfl:
@@ -171,6 +172,8 @@ void lower_instruction(LowerContext& c) {
     case kBulkGroup:
     case kCpAsync:
       return lower_async_group(c);
+    case kTensorMap:
+      return lower_tensor_map(c);
     case kWgmma:
       return lower_wgmma(c);
     case kTcgen05:
@@ -216,6 +219,23 @@ void patch(Kernel& kernel, const Builder& builder, const Allocation& allocation)
   }
 }
 
+// What the assembler gives a thread whose kernel uses setmaxnreg: all that fits. Registers of a
+// multiprocessor are divided among groups of four warps, in steps of 8 a thread.
+std::uint32_t launch_registers(const ptx::Function& function) {
+  constexpr std::uint64_t kOfMultiprocessor = 65536;
+  constexpr std::uint64_t kGroupThreads = 128;
+  constexpr std::uint64_t kMost = 256;
+  if (function.max_registers != 0) return function.max_registers;
+  const auto& block =
+      function.max_threads[0] != 0 ? function.max_threads : function.required_threads;
+  const std::uint64_t threads = std::uint64_t{block[0]} * block[1] * block[2];
+  if (threads == 0) return 0;
+  const std::uint64_t groups = (threads + kGroupThreads - 1) / kGroupThreads;
+  const std::uint64_t blocks = std::max(function.min_blocks, 1u);
+  const std::uint64_t share = kOfMultiprocessor / (groups * kGroupThreads) / blocks;
+  return static_cast<std::uint32_t>(std::min(share / 8 * 8, kMost));
+}
+
 }  // namespace
 
 ExecFn LowerContext::lane_kernel(std::string_view key) const {
@@ -241,6 +261,7 @@ Kernel lower(const ptx::Module& module, const ptx::Function& function,
   kernel.required_threads = function.required_threads;
   kernel.cluster = function.cluster;
   kernel.explicit_cluster = function.explicit_cluster;
+  kernel.launch_registers = launch_registers(function);
   const Placement placement = Placer(module, function, kernel).run(module_addresses);
   Builder builder(module, function, placement);
   LowerContext context{builder, kernels};

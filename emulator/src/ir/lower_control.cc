@@ -106,6 +106,28 @@ void lower_branch(LowerContext& c) {
       static_cast<std::int64_t>(c.operands()[0].index);
 }
 
+// brx.idx index, list; the parser puts the labels of the list in its place. One comparison and one
+// branch a target; an index that no target has is undefined behaviour, here an error.
+void lower_indexed_branch(LowerContext& c) {
+  const auto& operands = c.operands();
+  if (operands.size() < 2) c.b.fail("expected an index and a list of targets");
+  const ptx::Operand index = c.b.materialise(operands[0], 32);
+  for (std::size_t i = 1; i < operands.size(); ++i) {
+    if (operands[i].kind != Kind::kLabel) c.b.fail("expected a list of targets");
+    const std::uint32_t taken = c.b.temporary(1, RowClass::kPredicate);
+    c.b.emit(c.lane_kernel("setp.eq.u32"));
+    c.b.temporary_destination(0, taken);
+    c.b.last().op[1] = kSinkPredicate;
+    c.b.source(2, index, 32);
+    c.b.constant(3, i - 1, 32);
+    c.b.move_guard(4);
+    c.b.emit(&exec::no_operation, Flow::kBranch).imm = static_cast<std::int64_t>(operands[i].index);
+    c.b.guard_by(taken);
+  }
+  c.b.emit(&exec::no_branch_target);
+  c.b.source(0, index, 32);
+}
+
 // call (ret), name, (params): the two functions that device code of nvcc calls out to.
 void lower_call(LowerContext& c) {
   const ptx::Operand* callee = nullptr;
@@ -191,7 +213,7 @@ void lower_control(LowerContext& c) {
     case ptx::OpClass::kTrap:
       return lower_by_signature(c, &exec::trap);
     case ptx::OpClass::kFence:
-      return lower_fence(c);
+      return c.opcode().has("tensormap::generic") ? lower_tensor_map_fence(c) : lower_fence(c);
     case ptx::OpClass::kHint:
       c.b.emit(&exec::no_operation);
       return;

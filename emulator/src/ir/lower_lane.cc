@@ -4,6 +4,7 @@
 
 #include "exec/convert.h"
 #include "exec/handlers.h"
+#include "exec/perturb.h"
 #include "ir/lowering.h"
 #include "mem/shared.h"
 
@@ -201,6 +202,8 @@ void lower_lane(LowerContext& c) {
     key = fmt::format("shr.u{}", opcode.type->bits);
   }
   lower_by_signature(c, c.lane_kernel(key));
+  c.b.last().a = exec::approximation(opcode.qualifiers[0], opcode.key, opcode.has("approx"),
+                                     opcode.has("full"));
 }
 
 void lower_setp(LowerContext& c) {

@@ -30,6 +30,9 @@ AddressValue address_value(LowerContext& c, const ptx::Operand& operand);
 /// Emits `exec` and fills op[] by the operand list of the opcode table.
 void lower_by_signature(LowerContext& c, ExecFn exec, Flow flow = Flow::kPlain);
 
+void lower_indexed_branch(LowerContext& c);
+void lower_tensor_map(LowerContext& c);
+void lower_tensor_map_fence(LowerContext& c);
 void lower_lane(LowerContext& c);
 void lower_setp(LowerContext& c);
 void lower_set(LowerContext& c);

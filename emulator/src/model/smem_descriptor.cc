@@ -140,11 +140,10 @@ void check_layout(const MatrixDescriptor& desc, const OperandShape& shape) {
   }
   if (desc.swizzle != Swizzle::kNone) {
     const std::uint32_t width = swizzle_width(desc.swizzle);
-    const std::uint32_t line = desc.start % (8 * width) / width;
-    if (desc.base_offset == 0 && line != 0) {
+    if (desc.starts_inside_pattern() && !desc.inner_start) {
       fault("matrix descriptor start address",
             fmt::format("row 0 of the swizzle's pattern ({} bytes)", 8 * width),
-            fmt::format("{:#x}, row {}", desc.start, line));
+            fmt::format("{:#x}, row {}", desc.start, desc.start % (8 * width) / width));
     }
     const std::uint32_t row = std::min(row_bytes(shape), width);
     if (desc.start % width + row > width) {

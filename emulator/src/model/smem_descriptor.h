@@ -23,6 +23,14 @@ struct MatrixDescriptor {
   std::uint32_t sbo = 0;    ///< stride dimension byte offset
   Swizzle swizzle = Swizzle::kNone;
   std::uint32_t base_offset = 0;  ///< 0..7 lines of 128 bytes
+  /// A start inside of the swizzle's pattern is no error though the base offset is 0. The ISA wants
+  /// the offset there; on an H200 the swizzle follows the address bits as they are.
+  bool inner_start = false;
+
+  bool starts_inside_pattern() const {
+    return swizzle != Swizzle::kNone && base_offset == 0 &&
+           start % (8 * swizzle_width(swizzle)) >= swizzle_width(swizzle);
+  }
 };
 
 /// Errors: reserved bits that are set.
@@ -64,8 +72,8 @@ constexpr std::uint32_t element_address(const MatrixDescriptor& desc, const Oper
 }
 
 /// Errors: the 32-byte-atom swizzle with anything but MN-major 32-bit elements; a start that is not
-/// on the first line of the swizzle's pattern although the base offset is 0; a row that crosses
-/// the swizzle width.
+/// on the first line of the swizzle's pattern although the base offset is 0, unless `inner_start`;
+/// a row that crosses the swizzle width.
 void check_layout(const MatrixDescriptor& desc, const OperandShape& shape);
 /// The same, and bytes at or beyond `smem_bytes`.
 void check_operand(const MatrixDescriptor& desc, const OperandShape& shape,

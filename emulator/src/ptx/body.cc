@@ -1,9 +1,12 @@
 #include <bit>
+#include <map>
 
 #include "ptx/declarations.h"
 
 namespace mxfa::emu::ptx {
 namespace {
+
+constexpr std::size_t kMaxTargets = 1u << 16;
 
 class BodyParser {
  public:
@@ -106,8 +109,42 @@ class BodyParser {
     } while (tokens_.accept(','));
   }
 
+  // NAME: .branchtargets LABEL, LABEL;
+  void branch_targets(std::string_view name) {
+    const auto [table, fresh] = branch_targets_.try_emplace(name);
+    if (!fresh) tokens_.fail(fmt::format("'{}' is declared twice", name));
+    do {
+      if (table->second.size() >= kMaxOperands) tokens_.fail("too many branch targets");
+      table->second.push_back(tokens_.expect_word("a label"));
+    } while (tokens_.accept(','));
+    tokens_.expect(';');
+  }
+
+  // brx.idx INDEX, NAME: the operands become the index and the labels.
+  void indexed_branch(Instruction& result) {
+    result.operands.push_back(operand(0));
+    reject_label(result.operands.back());
+    tokens_.expect(',');
+    const std::string_view name = tokens_.expect_word("a list of branch targets");
+    const auto table = branch_targets_.find(name);
+    if (table == branch_targets_.end()) tokens_.fail(fmt::format("unknown name '{}'", name));
+    targets_ += table->second.size();
+    if (targets_ > kMaxTargets) tokens_.fail("too many branch targets in a function");
+    for (const std::string_view label : table->second) {
+      Operand& target = result.operands.emplace_back();
+      target.kind = Operand::Kind::kLabel;
+      target.name = label;
+      remember_label(result);
+    }
+  }
+
   void label() {
     const std::string_view name = tokens_.take().text;
+    if (tokens_.peek(1).is(".branchtargets")) {
+      tokens_.expect(':');
+      tokens_.take();
+      return branch_targets(name);
+    }
     const auto index = static_cast<std::uint32_t>(function_.instructions.size());
     if (!scopes_.declare(name, {Symbol::Kind::kLabel, index, 0, false})) {
       tokens_.fail(fmt::format("'{}' is declared twice", name));
@@ -131,6 +168,8 @@ class BodyParser {
     result.opcode = tokens_.expect_word("an opcode");
     branch_ = result.opcode == "bra" || result.opcode == "bra.uni";
     operands_ = 0;
+    line_ = result.line;
+    if (result.opcode.starts_with("brx.idx")) indexed_branch(result);
     while (!tokens_.peek().is(';')) {
       if (!result.operands.empty()) tokens_.expect(',');
       line_ = result.line;
@@ -273,7 +312,9 @@ class BodyParser {
   ScopeStack& scopes_;
   Function& function_;
   std::vector<LabelUse> unresolved_;
+  std::map<std::string_view, std::vector<std::string_view>> branch_targets_;
   std::vector<std::size_t> first_use_;
+  std::size_t targets_ = 0;  ///< of all indexed branches
   std::uint32_t line_ = 0;
   std::size_t operands_ = 0;
   bool branch_ = false;

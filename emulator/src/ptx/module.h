@@ -86,7 +86,8 @@ struct Function {
   std::array<std::uint32_t, 3> required_threads{};  ///< .reqntid
   std::array<std::uint32_t, 3> cluster{};           ///< .reqnctapercluster
   bool explicit_cluster = false;
-  std::uint32_t max_registers = 0;
+  std::uint32_t max_registers = 0;  ///< .maxnreg
+  std::uint32_t min_blocks = 0;     ///< .minnctapersm
 };
 
 struct Module {

@@ -52,6 +52,7 @@ enum class OpClass : std::uint8_t {
   kMbarrier,
   kBulkCopy,
   kBulkGroup,
+  kTensorMap,
   kCpAsync,
   kWgmma,
   kTcgen05,

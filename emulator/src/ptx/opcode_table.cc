@@ -229,6 +229,7 @@ constexpr auto kMemory = std::to_array<OpcodeSpec>({
 
 constexpr auto kControl = std::to_array<OpcodeSpec>({
     {"bra [uni]", "label", kBranch},
+    {"brx idx [uni]", "*", kBranchIndexed},
     {"exit", "", kExit},
     {"ret [uni]", "", kExit},
     {"trap", "", kTrap},
@@ -330,6 +331,14 @@ constexpr auto kAsync = std::to_array<OpcodeSpec>({
     {"cp async bulk prefetch tensor 1d|2d|3d|4d|5d L2 global [tile] [L2::cache_hint]-", "*", kHint},
     {"cp async bulk commit_group", "", kBulkGroup},
     {"cp async bulk wait_group [read]", "imm", kBulkGroup},
+    {"tensormap replace tile global_address|global_stride [global|shared::cta] b1024 b64", "*",
+     kTensorMap},
+    {"tensormap replace tile rank|box_dim|global_dim|element_stride|elemtype|interleave_layout|"
+     "swizzle_mode|swizzle_atomicity|fill_mode [global|shared::cta] b1024 b32",
+     "*", kTensorMap},
+    {"tensormap cp_fenceproxy global shared::cta tensormap::generic release " MXEMU_SCOPE
+     " sync aligned",
+     "*", kTensorMap, Sync::kAligned},
     {"st async [weak]- shared::cluster mbarrier::complete_tx::bytes [v2|v4] "
      "b32|b64|u32|u64|s32|s64|f32|f64",
      "*", kBulkCopy},

@@ -129,8 +129,10 @@ class ModuleParser {
         parse_three(function.cluster);
       } else if (tokens_.accept(".explicitcluster")) {
         function.explicit_cluster = true;
-      } else if (tokens_.accept(".minnctapersm") || tokens_.accept(".maxnctapersm") ||
-                 tokens_.accept(".maxclusterrank")) {
+      } else if (tokens_.accept(".minnctapersm")) {
+        function.min_blocks =
+            static_cast<std::uint32_t>(tokens_.expect_integer("a count", 1u << 31));
+      } else if (tokens_.accept(".maxnctapersm") || tokens_.accept(".maxclusterrank")) {
         tokens_.expect_integer("a count", 1u << 31);
       } else if (tokens_.accept(".maxnreg")) {
         function.max_registers =

@@ -8,6 +8,7 @@
 
 #include "check/checker.h"
 #include "exec/machine.h"
+#include "exec/perturb.h"
 #include "sched/scheduler.h"
 #include "trace/tracer.h"
 
@@ -93,6 +94,7 @@ exec::Launch make_launch(const LaunchRequest& request, const LaunchOptions& opti
   launch.converge = options.converge;
   launch.checks.strict = options.strict;
   launch.arithmetic = arithmetic(options.fp8);
+  launch.perturbation = {options.perturb, options.seed};
   launch.print = options.print;
   launch.warnings->sink = options.warn;
   launch.memory = request.memory;
@@ -136,7 +138,12 @@ void check_launch(const ir::Kernel& kernel, const LaunchConfig& config) {
   set_size(launch, kernel, config);
 }
 
-LaunchStats launch(const LaunchRequest& request, const LaunchOptions& options) {
+LaunchStats launch(const LaunchRequest& original, const LaunchOptions& options) {
+  LaunchRequest request = original;
+  if (options.perturb) {
+    request.kernel = std::make_shared<const ir::Kernel>(
+        exec::with_perturbation(*original.kernel, exec::KernelTable::best()));
+  }
   exec::Launch state = make_launch(request, options);
   publish_params(state);
   std::unique_ptr<check::Checker> checker;
