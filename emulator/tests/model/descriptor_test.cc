@@ -174,6 +174,9 @@ TEST(CheckOperand, FindsBadGeometry) {
   d.start = 128;
   EXPECT_NE(text(k_major).find("row 0 of the swizzle's pattern (1024 bytes), got 0x80, row 1"),
             std::string::npos);
+  d.inner_start = true;
+  EXPECT_EQ(text(k_major), "no error");
+  d.inner_start = false;
   d.base_offset = 1;
   EXPECT_EQ(text(k_major), "no error");
   d.base_offset = 0;

@@ -1,6 +1,5 @@
-// Runs the recordings of hopper_inputs.h on a Hopper GPU and prints "name hash" for each:
-//   nvcc -std=c++17 -arch=sm_90a hopper_probe.cu -o hopper_probe && ./hopper_probe >
-//   data/hopper.txt
+// Runs the recordings of hopper_inputs.h on a Hopper GPU and prints "name hash" for each: see
+// record_hopper.
 #include <utility>
 
 #include "hopper_probe_warp.cuh"
