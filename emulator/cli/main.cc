@@ -48,8 +48,7 @@ ExitStatus run_command(RunOptions& options) {
     const bool same = checksum == first_checksum || launch.perturb;
     if (!session.as_expected() || !same) {
       fmt::print(stderr, "ptxemu run: results of seed {} differ from {}\n", launch.seed,
-                 !same ? fmt::format("those of seed {}", options.seed)
-                       : "what --expect says");
+                 !same ? fmt::format("those of seed {}", options.seed) : "what --expect says");
       return kCheckFailed;
     }
   }
