@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """RMSNorm, then quantization to MXFP8 in 32x32 squares with both scale layouts, as two steps in
-PyTorch: eager, and each step compiled. What rmsnorm_quantize does in one pass is timed by
-device_bench; with --ours (its JSON of the same run) the ratio is printed. Needs a CUDA PyTorch.
+PyTorch: eager, each step compiled, and PyTorch's own fused rms_norm before a compiled quantization.
+What rmsnorm_quantize does in one pass is timed by device_bench; with --ours (its JSON of the same
+run) the ratio is printed. The two steps are also timed alone. Needs a CUDA PyTorch.
 
     torch_rmsnorm.py [--ours FILE] [--json FILE] [--commit TEXT]
 """
@@ -57,7 +58,9 @@ def milliseconds(call):
 
 def steps():
     yield "eager", norm, quantize
-    yield "compiled", torch.compile(norm, dynamic=False), torch.compile(quantize, dynamic=False)
+    compiled_quantize = torch.compile(quantize, dynamic=False)
+    yield "compiled", torch.compile(norm, dynamic=False), compiled_quantize
+    yield "fused norm, compiled quantize", norm, compiled_quantize
 
 
 def record(name, rows, dim, times, arguments):
@@ -103,7 +106,14 @@ def main():
             records.append(record(name, rows, dim, times, arguments))
             median = statistics.median(times)
             ratio = f", {median / ours:.2f} times ours" if ours else ""
-            print(f"[{rows}, {dim}] torch {name}: {median:.3f} ms{ratio}", flush=True)
+            y = norm_step(x, weight)
+            norm_ms = statistics.median(milliseconds(lambda: norm_step(x, weight)))
+            quantize_ms = statistics.median(milliseconds(lambda: quantize_step(y)))
+            print(
+                f"[{rows}, {dim}] torch {name}: {median:.3f} ms{ratio}"
+                f" (norm {norm_ms:.3f}, quantize {quantize_ms:.3f})",
+                flush=True,
+            )
             torch.cuda.empty_cache()
         if arguments.json:
             with open(arguments.json, "w", encoding="utf-8") as file:

@@ -64,18 +64,45 @@ __device__ inline unsigned encode_quad(const float (&value)[4]) {
   }
 }
 
+/// Two codes as the FP16 values that they are, and back with rounding; products of FP16 pairs.
+template <class Format>
+__device__ inline unsigned decode_half_pair(unsigned codes) {
+  unsigned result;
+  const auto pair = static_cast<std::uint16_t>(codes);
+  if constexpr (Format::kMantissaBits == mx::E4M3::kMantissaBits) {
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(pair));
+  } else {
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(result) : "h"(pair));
+  }
+  return result;
+}
+template <class Format>
+__device__ inline unsigned encode_half_pair(unsigned halves) {
+  std::uint16_t result;
+  if constexpr (Format::kMantissaBits == mx::E4M3::kMantissaBits) {
+    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(result) : "r"(halves));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f16x2 %0, %1;" : "=h"(result) : "r"(halves));
+  }
+  return result;
+}
+__device__ inline unsigned multiply_half_pairs(unsigned a, unsigned b) {
+  unsigned result;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+}
+__device__ inline unsigned encode_f16_pair(float low, float high) {
+  unsigned result;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
+
 /// The exact values of four codes.
 template <class Format>
 __device__ inline void decode_quad(unsigned codes, float (&value)[4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const auto pair = static_cast<std::uint16_t>(codes >> (16 * half));
-    unsigned f16;
-    if constexpr (Format::kMantissaBits == mx::E4M3::kMantissaBits) {
-      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(f16) : "h"(pair));
-    } else {
-      asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(f16) : "h"(pair));
-    }
+    const unsigned f16 = decode_half_pair<Format>(codes >> (16 * half));
     value[2 * half] = f16_low(f16);
     value[2 * half + 1] = f16_high(f16);
   }

@@ -1,5 +1,7 @@
 #include "device/operands.h"
 
+#include <utility>
+
 #include "device/checks.h"
 #include "mx/jagged_scale.h"
 
@@ -132,7 +134,8 @@ class Preparation {
                 .block_shape = copies.block_shape,
                 .order = copies.order,
                 .min_scale = copies.min_scale,
-                .lowered = copies.lowered},
+                .lowered = copies.lowered,
+                .overlap = std::exchange(launched_, true)},
                mx::max_tiles(sequences.total, sequences.batch));
     }
     return {.rows = rows,
@@ -200,6 +203,7 @@ class Preparation {
   const OperandsSpec& spec_;
   Memory memory_;
   const Queue* queue_;
+  bool launched_ = false;  ///< an operand before this one
 };
 
 void check_sequences(const Sequences& sequences, std::string_view name) {

@@ -119,6 +119,7 @@ void quantize(const Queue& queue, const QuantizeParams& params, std::int64_t max
   shape.grid[0] = internal::grid_for(queue, works, 1, 1);
   shape.block[0] = static_cast<unsigned>(quantize_threads(params.input.dtype));
   shape.dynamic_smem_bytes = kQuantizeSmemBytes;
+  shape.programmatic_launch = params.overlap;
   const std::string_view input = dtype_name(params.input.dtype);
   queue.kernels
       .get(fmt::format("quantize_{}", input),

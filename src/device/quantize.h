@@ -100,6 +100,9 @@ struct QuantizeParams {
   std::uint8_t min_scale = 0;  ///< smaller scales are raised to it, payload accordingly
   /// Binades that payload stays below what the format holds; scales are as much larger.
   std::uint8_t lowered = 0;
+  /// May run beside the kernels before it in its stream that were launched with this or ended
+  /// theirs: none of them reads or writes what this call writes, or writes what it reads.
+  bool overlap = false;
   bool bulk = true;  ///< the copy engine takes the input's addresses; set by quantize()
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "device/quantize_group.cuh"
+#include "ptx/griddepcontrol.cuh"
 
 /// The quantize kernel: a producer loads tiles, teams of four warps quantize them. One .cu file for
 /// each input type holds its entry points.
@@ -113,6 +114,7 @@ __device__ void quantize(const QuantizeParams& params, const CUtensorMap& map,
   constexpr bool kMayShift = kInput != DType::kF16;
   extern __shared__ __align__(1024) std::uint8_t smem_bytes[];
   auto& smem = *reinterpret_cast<Plan*>(smem_bytes);
+  mxfa::ptx::griddepcontrol_launch_dependents();
   if (threadIdx.x == 0) {
     // Every lane that reads a stage says so itself: no order of others' reads is relied on.
     smem.ring.init(params.bulk ? 1 : 32, kQuantizeTeamWarps * 32);
@@ -122,7 +124,11 @@ __device__ void quantize(const QuantizeParams& params, const CUtensorMap& map,
   const std::int64_t works = params.offsets.tiles(params.offsets.batch) * params.num_heads;
   if (threadIdx.x / 32 == Plan::kTeams * kQuantizeTeamWarps) {
     Producer<kInput>{params, map, smem}.run(works);
-  } else if (kMayShift && params.input.shift != nullptr) {
+    // A call that overlaps ends after the one before it, as the next kernel of the stream expects.
+    if (params.overlap) mxfa::ptx::griddepcontrol_wait();
+    return;
+  }
+  if (kMayShift && params.input.shift != nullptr) {
     Consumer<kShape, kInput, kMayShift>{params, transposed_map, smem}.run(works);
   } else {
     Consumer<kShape, kInput, false>{params, transposed_map, smem}.run(works);

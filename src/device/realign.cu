@@ -8,167 +8,211 @@ namespace mxfa::device {
 namespace {
 
 constexpr unsigned kMagnitudes = 0x7F7F7F7Fu;
-// Beyond 64 binades every code of both formats is zero: the factor stays a normal number.
-constexpr int kMaxShift = 64;
+constexpr unsigned kTops = 0x80808080u;
 
-/// One warp's group of 32 tokens of one head. A lane has four columns of every row.
-template <BlockShape kShape, class Format>
+/// A lane's part of RealignCounters, added up once: all warps add to the same few addresses.
+struct LaneCounters {
+  unsigned blocks = 0, shifted = 0, far = 0, flushed = 0, poisoned = 0;
+  int max_shift = 0;
+
+  __device__ static void add(unsigned long long& total, unsigned lane_count) {
+    const unsigned sum = __reduce_add_sync(kAllLanes, lane_count);
+    if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(&total, static_cast<unsigned long long>(sum));
+  }
+  __device__ void report(RealignCounters* totals) const {
+    if (totals == nullptr) return;
+    add(totals->blocks, blocks);
+    add(totals->blocks_shifted, shifted);
+    add(totals->blocks_far, far);
+    add(totals->values_flushed, flushed);
+    add(totals->groups_poisoned, poisoned);
+    const int largest = __reduce_max_sync(kAllLanes, max_shift);
+    if (threadIdx.x % 32 == 0 && largest > 0) {
+      atomicMax(&totals->max_shift, static_cast<unsigned long long>(largest));
+    }
+  }
+};
+
+/// One warp's group of 32 tokens of one head. A lane has four columns of every row; where rows have
+/// scales of their own, lane i also looks after the scales of row i. kWhole: every row and column
+/// exists, so that loops have no branches.
+template <BlockShape kShape, class Format, bool kWhole>
 struct Realigner {
   static constexpr bool kByRow = mx::block_rows(kShape) == 1;
   static constexpr bool kWholeDim = mx::block_cols(kShape) == 0;
-  static constexpr int kColumns = kShape == BlockShape::k32x1 ? 4 : 1;
-  /// Blocks that a lane takes part in: one for each row, each column, or one.
-  static constexpr int kBlocks = kByRow ? kScaleBlock : kColumns;
+  static constexpr bool kByColumn = kShape == BlockShape::k32x1;
+  /// Of a lane: those of its row, or those of its columns.
+  static constexpr int kBlocks = kByRow ? (kWholeDim ? 1 : mx::kAtomCols) : kByColumn ? 4 : 1;
+  /// Beyond, every code becomes zero. Products are taken in FP16: one that it cannot hold is below
+  /// half of the format's smallest value either way. Factors of E5M2 are the product of two.
+  static constexpr bool kTwoFactors = Format::kMantissaBits != mx::E4M3::kMantissaBits;
+  static constexpr int kMaxShift = kTwoFactors ? 36 : 20;
 
   const RealignParams& params;
   const TokenGroup& group;
+  LaneCounters& counters;
   int lane = static_cast<int>(threadIdx.x) % 32;
   int column = lane * 4;
-  bool active = column < params.head_dim;
 
-  __device__ static constexpr int block_of(int row, int j) {
-    return kByRow ? row : kColumns == 4 ? j : 0;
-  }
-  // One lane of each block counts it.
-  __device__ bool counts() const {
-    return active && (kColumns == 4 || lane % (kWholeDim ? 32 : 8) == 0);
-  }
-  __device__ static bool any_in_block(bool value) {
-    const unsigned votes = __ballot_sync(kAllLanes, value);
-    if constexpr (kWholeDim) return votes != 0;
-    const int first = static_cast<int>(threadIdx.x) % 32 & ~7;
-    return (votes >> first & 0xFFu) != 0;
-  }
+  __device__ bool active() const { return kWhole || column < params.head_dim; }
+  __device__ bool exists(int row) const { return kWhole || row < group.rows; }
 
   __device__ void read(unsigned (&codes)[kScaleBlock]) const {
     const std::uint8_t* source = params.codes + group.row0() * params.row_stride +
                                  group.tile.head * params.head_stride + column;
 #pragma unroll
-    for (int row = 0; row < kScaleBlock; ++row) {
-      codes[row] = active && row < group.rows
-                       ? *reinterpret_cast<const unsigned*>(source + row * params.row_stride)
-                       : 0u;
+    for (int row = 0; row < kScaleBlock; ++row, source += params.row_stride) {
+      codes[row] = active() && exists(row) ? *reinterpret_cast<const unsigned*>(source) : 0u;
     }
   }
 
+  // 0 where a block does not exist.
   __device__ void read_scales(int (&scales)[kBlocks]) const {
-    const std::uint8_t* base =
-        params.scales + group.tile.head * params.scale_strides.head + mx::scale_col(kShape, column);
+    const std::int64_t row = group.scale_row(kShape, kByRow ? lane : 0);
+    const std::uint8_t* base = params.scales + row * params.scale_strides.row +
+                               group.tile.head * params.scale_strides.head +
+                               (kByRow ? 0 : mx::scale_col(kShape, column));
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const int row = kByRow ? block : 0;
-      const std::int64_t scale_row = group.scale_row(kShape, row);
-      scales[block] = active && row < group.rows
-                          ? base[scale_row * params.scale_strides.row + (kByRow ? 0 : block)]
-                          : 0;
+      const bool there = kByRow ? exists(lane) && (kWhole || block * kScaleBlock < params.head_dim)
+                                : active() && exists(0);
+      scales[block] = there ? base[block] : 0;
     }
-  }
-
-  __device__ static bool poisoned(unsigned codes) {
-    return __vcmpgtu4(codes & kMagnitudes, Format::kMaxCode * 0x01010101u) != 0;
   }
 
   // Which of the lane's blocks hold a value other than zero, as bits.
   __device__ unsigned nonzero_blocks(const unsigned (&codes)[kScaleBlock]) const {
-    unsigned blocks = 0;
+    unsigned rows = 0;  // in which the lane's columns hold one
     unsigned all = 0;
 #pragma unroll
     for (int row = 0; row < kScaleBlock; ++row) {
-      all |= codes[row] & kMagnitudes;
-      if constexpr (kByRow) {
-        blocks |= unsigned{any_in_block((codes[row] & kMagnitudes) != 0)} << row;
-      }
+      const unsigned magnitudes = codes[row] & kMagnitudes;
+      all |= magnitudes;
+      if (kByRow && magnitudes != 0) rows |= 1u << row;
     }
-    if constexpr (!kByRow && kColumns == 1) blocks = any_in_block(all != 0);
-    if constexpr (kColumns == 4) {
+    unsigned blocks = 0;
+    if constexpr (kByColumn) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) blocks |= unsigned{(all >> 8 * j & 0xFFu) != 0} << j;
+    } else if constexpr (kByRow) {
+      rows = any_of_block(rows);
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        blocks |= (__shfl_sync(kAllLanes, rows, block * 8) >> lane & 1u) << block;
+      }
+    } else {
+      blocks = any_of_block(all) != 0 ? 1u : 0u;
     }
     return blocks;
+  }
+  // Bits that any lane of the block has.
+  __device__ static unsigned any_of_block(unsigned bits) {
+    if constexpr (kWholeDim) return __reduce_or_sync(kAllLanes, bits);
+#pragma unroll
+    for (int distance = 4; distance > 0; distance /= 2) {
+      bits |= __shfl_xor_sync(kAllLanes, bits, distance);
+    }
+    return bits;
   }
 
   __device__ bool group_poisoned(const unsigned (&codes)[kScaleBlock],
                                  const int (&scales)[kBlocks]) const {
-    bool result = false;
+    unsigned above = 0;  // the top bit of each byte: a magnitude beyond the largest finite one
 #pragma unroll
-    for (int row = 0; row < kScaleBlock; ++row) result = result || poisoned(codes[row]);
+    for (int row = 0; row < kScaleBlock; ++row) {
+      above |= (codes[row] & kMagnitudes) + (0x7Fu - Format::kMaxCode) * 0x01010101u;
+    }
+    bool result = (above & kTops) != 0;
 #pragma unroll
     for (const int scale : scales) result = result || scale == mx::kE8M0Nan;
     return __any_sync(kAllLanes, result);
   }
 
-  __device__ static void add(unsigned long long& counter, unsigned lane_count) {
-    const unsigned sum = __reduce_add_sync(kAllLanes, lane_count);
-    if (threadIdx.x % 32 == 0 && sum != 0)
-      atomicAdd(&counter, static_cast<unsigned long long>(sum));
-  }
+  // One lane of each block counts it.
+  __device__ bool counts() const { return kByRow || kByColumn || lane % (kWholeDim ? 32 : 8) == 0; }
 
-  // scales[b] becomes the shift of the lane's block b. Returns the warp's largest.
-  __device__ int find_shifts(int scale, unsigned nonzero, int (&scales)[kBlocks]) const {
-    unsigned shifted = 0, far = 0;
+  // scales[b] becomes the shift of the lane's block b. Whether any of the warp is above 0.
+  __device__ bool find_shifts(int scale, unsigned nonzero, int (&scales)[kBlocks]) const {
+    const bool counts = this->counts();
     int largest = 0;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const bool zero = (nonzero >> block & 1u) == 0;
       const int shift = zero ? 0 : scale - scales[block];
       scales[block] = shift;
-      shifted += shift > 0 ? 1u : 0u;
-      far += shift > mx::kTolerableShift ? 1u : 0u;
+      counters.shifted += counts && shift > 0 ? 1u : 0u;
+      counters.far += counts && shift > mx::kTolerableShift ? 1u : 0u;
       largest = max(largest, shift);
     }
-    largest = __reduce_max_sync(kAllLanes, largest);
-    if (params.counters != nullptr) {
-      const bool counts = this->counts();
-      add(params.counters->blocks, counts ? __popc(nonzero) : 0u);
-      add(params.counters->blocks_shifted, counts ? shifted : 0u);
-      add(params.counters->blocks_far, counts ? far : 0u);
-      if (lane == 0 && largest > 0) {
-        atomicMax(&params.counters->max_shift, static_cast<unsigned long long>(largest));
-      }
-    }
-    return largest;
+    counters.blocks += counts ? __popc(nonzero) : 0u;
+    counters.max_shift = max(counters.max_shift, largest);
+    return __any_sync(kAllLanes, largest > 0);
   }
 
+  __device__ static float power(int exponent) { return __int_as_float((127 + exponent) << 23); }
+
+  // Multiplies a pair of FP16 values by 2^-low and 2^-high.
+  struct Factors {
+    unsigned first, second;
+    __device__ Factors(int low, int high)
+        : first(encode_f16_pair(power(kTwoFactors ? -(low / 2) : -low),
+                                power(kTwoFactors ? -(high / 2) : -high))),
+          second(kTwoFactors ? encode_f16_pair(power(low / 2 - low), power(high / 2 - high)) : 0u) {
+    }
+    __device__ unsigned apply(unsigned codes) const {
+      unsigned halves = multiply_half_pairs(decode_half_pair<Format>(codes), first);
+      if constexpr (kTwoFactors) halves = multiply_half_pairs(halves, second);
+      return encode_half_pair<Format>(halves);
+    }
+  };
+
   __device__ void shift(const int (&shifts)[kBlocks], unsigned (&codes)[kScaleBlock]) const {
-    unsigned flushed = 0;
+    unsigned packed = 0;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      packed |= static_cast<unsigned>(min(shifts[block], kMaxShift)) << (8 * block);
+    }
+    const auto own = [](unsigned word, int block) {
+      return static_cast<int>(word >> (8 * block) & 0xFFu);
+    };
+    unsigned lost = 0;  // values that became zero, a byte for each column
+    Factors low(own(packed, 0), own(packed, kByColumn ? 1 : 0));
+    Factors high(own(packed, kByColumn ? 2 : 0), own(packed, kByColumn ? 3 : 0));
 #pragma unroll
     for (int row = 0; row < kScaleBlock; ++row) {
-      float value[4];
-      decode_quad<Format>(codes[row], value);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int shift = min(shifts[block_of(row, j)], kMaxShift);
-        value[j] *= __int_as_float((127 - shift) << 23);
+      if constexpr (kByRow) {
+        const int k = own(__shfl_sync(kAllLanes, packed, row), kWholeDim ? 0 : lane / 8);
+        low = high = Factors(k, k);
       }
-      const unsigned out = encode_quad<Format>(value);
-      const unsigned lost =
-          __vcmpne4(codes[row] & kMagnitudes, 0u) & __vcmpeq4(out & kMagnitudes, 0u) & 0x01010101u;
-      flushed += __popc(lost);
+      const unsigned out = low.apply(codes[row]) | high.apply(codes[row] >> 16) << 16;
+      const unsigned was = (codes[row] & kMagnitudes) + kMagnitudes;
+      const unsigned is = (out & kMagnitudes) + kMagnitudes;
+      lost += (was & ~is & kTops) >> 7;
       codes[row] = out;
     }
-    if (params.counters != nullptr) add(params.counters->values_flushed, flushed);
+    counters.flushed += __dp4a(lost, 0x01010101u, 0u);
   }
 
   __device__ std::uint8_t run(unsigned (&codes)[kScaleBlock]) const {
     int scales[kBlocks];
     read_scales(scales);
     if (group_poisoned(codes, scales)) {
-      if (params.counters != nullptr) add(params.counters->groups_poisoned, lane == 0 ? 1u : 0u);
+      counters.poisoned += lane == 0 ? 1u : 0u;
 #pragma unroll
       for (int row = 0; row < kScaleBlock; ++row) {
-        codes[row] = active && row < group.rows ? mx::E4M3::kNanCode * 0x01010101u : 0u;
+        codes[row] = active() && exists(row) ? mx::E4M3::kNanCode * 0x01010101u : 0u;
       }
       return mx::kE8M0Nan;
     }
     const unsigned votes = nonzero_blocks(codes);
-    const unsigned nonzero = active ? votes : 0u;
+    const unsigned nonzero = kByRow || active() ? votes : 0u;
     int scale = 0;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       if ((nonzero >> block & 1u) != 0) scale = max(scale, scales[block]);
     }
     scale = __reduce_max_sync(kAllLanes, scale);
-    if (find_shifts(scale, nonzero, scales) > 0) shift(scales, codes);
+    if (find_shifts(scale, nonzero, scales)) shift(scales, codes);
     return static_cast<std::uint8_t>(scale);
   }
 
@@ -177,10 +221,8 @@ struct Realigner {
       std::uint8_t* target = params.out + group.row0() * params.out_row_stride +
                              group.tile.head * params.out_head_stride + column;
 #pragma unroll
-      for (int row = 0; row < kScaleBlock; ++row) {
-        if (active && row < group.rows) {
-          *reinterpret_cast<unsigned*>(target + row * params.out_row_stride) = codes[row];
-        }
+      for (int row = 0; row < kScaleBlock; ++row, target += params.out_row_stride) {
+        if (active() && exists(row)) __stcs(reinterpret_cast<unsigned*>(target), codes[row]);
       }
     }
     if (params.out_scales != nullptr && lane == 0 && group.rows > 0) {
@@ -207,16 +249,28 @@ struct Realigner {
   }
 };
 
+template <BlockShape kShape, class Format, bool kWhole>
+__device__ void realign_group(const RealignParams& params, const TokenGroup& group,
+                              LaneCounters& counters) {
+  const Realigner<kShape, Format, kWhole> realigner{params, group, counters};
+  unsigned codes[kScaleBlock];
+  realigner.read(codes);
+  const std::uint8_t scale = kWhole || group.rows > 0 ? realigner.run(codes) : std::uint8_t{0};
+  realigner.store(codes, scale);
+  if (params.transposed != nullptr) realigner.store_transposed(codes);
+}
+
 template <BlockShape kShape, class Format>
 __device__ void realign(const RealignParams& params) {
+  LaneCounters counters;
   for_each_group(params.offsets, params.num_heads, [&](const TokenGroup& group) {
-    const Realigner<kShape, Format> realigner{params, group};
-    unsigned codes[kScaleBlock];
-    realigner.read(codes);
-    const std::uint8_t scale = group.rows > 0 ? realigner.run(codes) : std::uint8_t{0};
-    realigner.store(codes, scale);
-    if (params.transposed != nullptr) realigner.store_transposed(codes);
+    if (params.head_dim == mx::kAtomRows && group.rows == kScaleBlock) {
+      realign_group<kShape, Format, true>(params, group, counters);
+    } else {
+      realign_group<kShape, Format, false>(params, group, counters);
+    }
   });
+  counters.report(params.counters);
 }
 
 }  // namespace

@@ -8,26 +8,29 @@ using internal::expect_multiple;
 
 constexpr int kThreads = 256;
 
+/// Of eight elements, in pieces of at most 16 bytes.
+int access_bytes(DType dtype) { return dtype_size(dtype) == 1 ? 8 : 16; }
+
 void check_shape(std::int32_t num_heads, std::int32_t head_dim) {
   internal::expect_heads(num_heads);
-  core::expect(head_dim > 0 && head_dim % 4 == 0 && head_dim <= mx::kAtomRows, "head_dim",
-               "a multiple of 4 up to 128", core::text(head_dim));
+  core::expect(head_dim > 0 && head_dim % 8 == 0 && head_dim <= mx::kAtomRows, "head_dim",
+               "a multiple of 8 up to 128", core::text(head_dim));
 }
 
 void check_rows(const RowsView& view, std::string_view name) {
   core::expect(view.dtype == DType::kBF16 || view.dtype == DType::kF32 ||
                    (view.dtype == DType::kE4M3 && view.scales != nullptr),
                name, "bf16, f32, or e4m3 with scales", std::string(dtype_name(view.dtype)));
-  expect_aligned(view.data, name, static_cast<int>(4 * dtype_size(view.dtype)));
-  expect_multiple(view.row_stride, name, 4);
-  expect_multiple(view.head_stride, name, 4);
+  expect_aligned(view.data, name, access_bytes(view.dtype));
+  expect_multiple(view.row_stride, name, 8);
+  expect_multiple(view.head_stride, name, 8);
 }
 
 void check_bf16_output(const std::uint16_t* out, std::int64_t row_stride,
                        std::int64_t head_stride) {
-  expect_aligned(out, "out", 8);
-  expect_multiple(row_stride, "out_row_stride", 4);
-  expect_multiple(head_stride, "out_head_stride", 4);
+  expect_aligned(out, "out", 16);
+  expect_multiple(row_stride, "out_row_stride", 8);
+  expect_multiple(head_stride, "out_head_stride", 8);
 }
 
 template <class Params>
@@ -47,7 +50,8 @@ void delta(const Queue& queue, const DeltaParams& params, std::int64_t max_tiles
   check_shape(params.num_heads, params.head_dim);
   check_rows(params.dout, "dout");
   check_rows(params.o, "o");
-  launch(queue, params, max_tiles, "delta");
+  launch(queue, params, max_tiles,
+         fmt::format("delta_{}_{}", dtype_name(params.dout.dtype), dtype_name(params.o.dtype)));
 }
 
 void dequantize_bf16(const Queue& queue, const DequantizeParams& params, std::int64_t max_tiles) {
@@ -63,13 +67,13 @@ void finish_sums_bf16(const Queue& queue, const FinishSumsParams& params, std::i
   check_shape(params.num_heads, params.head_dim);
   core::expect(params.dtype == DType::kF32 || params.dtype == DType::kF16, "dtype", "f32 or f16",
                std::string(dtype_name(params.dtype)));
-  expect_aligned(params.data, "data", static_cast<int>(4 * dtype_size(params.dtype)));
-  expect_multiple(params.row_stride, "row_stride", 4);
-  expect_multiple(params.head_stride, "head_stride", 4);
+  expect_aligned(params.data, "data", access_bytes(params.dtype));
+  expect_multiple(params.row_stride, "row_stride", 8);
+  expect_multiple(params.head_stride, "head_stride", 8);
   core::expect(std::abs(params.sums.exponent) <= 64, "sums.exponent", "-64 to 64",
                core::text(params.sums.exponent));
   check_bf16_output(params.out, params.out_row_stride, params.out_head_stride);
-  launch(queue, params, max_tiles, "finish_sums_bf16");
+  launch(queue, params, max_tiles, fmt::format("finish_sums_{}", dtype_name(params.dtype)));
 }
 
 }  // namespace mxfa::device

@@ -3,200 +3,298 @@
 #include "device/fp8.cuh"
 #include "device/jagged.cuh"
 #include "device/scaled_sums.cuh"
+#include "mx/row_sum.h"
 
 namespace mxfa::device {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRowsAtOnce = 8;  // loads in flight
+constexpr int kVector = 8;  // columns of a lane
+constexpr int kBatch = 4;   // rows of a lane whose loads are in flight together
 
-/// Four columns of rows of one group of 32 tokens and head.
-struct RowReader {
-  const RowsView& view;
-  const TokenGroup& group;
-  int column;
+/// kLanes lanes have one row of up to kLanes * kVector columns, so a warp has several rows at once.
+template <int kLanes>
+struct RowMap {
+  static constexpr int kRows = 32 / kLanes;  ///< of a warp at once
+  int lane = static_cast<int>(threadIdx.x) % 32;
+  int column = lane % kLanes * kVector;
 
-  __device__ std::int64_t element(int row) const {
-    return (group.row0() + row) * view.row_stride + group.tile.head * view.head_stride + column;
-  }
-  __device__ uint4 load(int row) const {
-    const std::int64_t at = element(row);
-    if (view.dtype == DType::kF32) {
-      return *reinterpret_cast<const uint4*>(static_cast<const float*>(view.data) + at);
-    }
-    if (view.dtype == DType::kBF16) {
-      const auto pair =
-          *reinterpret_cast<const uint2*>(static_cast<const std::uint16_t*>(view.data) + at);
-      return make_uint4(pair.x, pair.y, 0, 0);
-    }
-    return make_uint4(
-        *reinterpret_cast<const unsigned*>(static_cast<const std::uint8_t*>(view.data) + at),
-        load_scales(row), 0, 0);
-  }
-  // The scales of the four columns: one byte, or four where columns have their own.
-  __device__ unsigned load_scales(int row) const {
-    const std::uint8_t* scales =
-        view.scales + group.scale_row(view.block_shape, row) * view.scale_strides.row +
-        group.tile.head * view.scale_strides.head + mx::scale_col(view.block_shape, column);
-    if (view.block_shape != BlockShape::k32x1) return scales[0] * 0x01010101u;
-    return scales[0] | scales[1] << 8 | scales[2] << 16 | unsigned{scales[3]} << 24;
-  }
-  __device__ void unpack(uint4 words, float (&value)[4]) const {
-    if (view.dtype == DType::kF32) {
-      value[0] = __uint_as_float(words.x);
-      value[1] = __uint_as_float(words.y);
-      value[2] = __uint_as_float(words.z);
-      value[3] = __uint_as_float(words.w);
-    } else if (view.dtype == DType::kBF16) {
-      value[0] = bf16_low(words.x);
-      value[1] = bf16_high(words.x);
-      value[2] = bf16_low(words.y);
-      value[3] = bf16_high(words.y);
-    } else {
-      decode_quad<mx::E4M3>(words.x, value);
+  // For the rows of a group in batches: load(i, row) where row exists, then use(i, row, exists) by
+  // all lanes.
+  template <class Load, class Use>
+  __device__ void for_rows(int rows, int head_dim, Load load, Use use) const {
+    const bool active = column < head_dim;
+    for (int first = lane / kLanes; first < kScaleBlock; first += kBatch * kRows) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        value[j] *= mx::decode_e8m0(static_cast<std::uint8_t>(words.y >> (8 * j)));
+      for (int i = 0; i < kBatch; ++i) {
+        if (active && first + i * kRows < rows) load(i, first + i * kRows);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        use(i, first + i * kRows, active && first + i * kRows < rows);
       }
     }
   }
 };
 
-__device__ inline void store_bf16(std::uint16_t* target, const float (&value)[4]) {
-  const auto pack = [](float low, float high) {
-    return mx::encode_bf16(low) | unsigned{mx::encode_bf16(high)} << 16;
-  };
-  __stcs(reinterpret_cast<uint2*>(target),
-         make_uint2(pack(value[0], value[1]), pack(value[2], value[3])));
-}
+/// Eight columns of the rows of one group of 32 tokens and head, of one dtype. kMayByColumn:
+/// whether each column may have a scale of its own.
+template <DType kType, bool kMayByColumn = true>
+struct RowReader {
+  static constexpr bool kQuantized = kType == DType::kE4M3;
+  static constexpr int kBytes = kType == DType::kF32 ? 4 : kQuantized ? 1 : 2;
 
-// Calls load(i, row) for kRowsAtOnce rows that exist, then use(i, row) for each.
-template <class Load, class Use>
-__device__ void for_rows(const TokenGroup& group, Load load, Use use) {
-  for (int first = 0; first < group.rows; first += kRowsAtOnce) {
-#pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i) {
-      if (first + i < group.rows) load(i, first + i);
-    }
-#pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i) {
-      if (first + i < group.rows) use(i, first + i);
+  const std::uint8_t* data;    ///< of row 0
+  std::int64_t pitch;          ///< bytes
+  const std::uint8_t* scales;  ///< of row 0
+  std::int64_t scale_pitch;    ///< bytes; 0 where rows share their scales
+  bool by_column;              ///< each column has a scale
+
+  __device__ RowReader(const RowsView& view, const TokenGroup& group, int column)
+      : data(static_cast<const std::uint8_t*>(view.data) +
+             (group.row0() * view.row_stride + group.tile.head * view.head_stride + column) *
+                 kBytes),
+        pitch(view.row_stride * kBytes),
+        scales(nullptr),
+        scale_pitch(mx::block_rows(view.block_shape) == 1 ? view.scale_strides.row : 0),
+        by_column(kMayByColumn && view.block_shape == BlockShape::k32x1) {
+    if constexpr (kQuantized) {
+      scales = view.scales + group.scale_row(view.block_shape, 0) * view.scale_strides.row +
+               group.tile.head * view.scale_strides.head + mx::scale_col(view.block_shape, column);
     }
   }
-}
 
-}  // namespace
-
-extern "C" __global__ void __launch_bounds__(kThreads)
-    delta(const __grid_constant__ DeltaParams params) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int column = lane * 4;
-  const bool active = column < params.head_dim;
-  for_each_group(params.offsets, params.num_heads, [&](const TokenGroup& group) {
-    const RowReader dout{params.dout, group, column}, o{params.o, group, column};
-    float shift[4] = {};
-    if (params.shift_v != nullptr && active) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        shift[j] = params.shift_v[group.tile.sequence * params.shift_batch_stride +
-                                  std::int64_t{group.tile.head} * params.head_dim + column + j];
+  struct Words {
+    uint4 low;
+    uint4 high;
+    unsigned scales[2];
+  };
+  __device__ Words load(int row) const {
+    Words words;
+    const auto* source = data + row * pitch;
+    if constexpr (kQuantized) {
+      const auto codes = *reinterpret_cast<const uint2*>(source);
+      words.low = make_uint4(codes.x, codes.y, 0, 0);
+      const std::uint8_t* bytes = scales + row * scale_pitch;
+      words.scales[0] = words.scales[1] = bytes[0];
+      if (kMayByColumn && by_column) {
+        words.scales[0] |= bytes[1] << 8 | bytes[2] << 16 | unsigned{bytes[3]} << 24;
+        words.scales[1] = bytes[4] | bytes[5] << 8 | bytes[6] << 16 | unsigned{bytes[7]} << 24;
+      }
+    } else {
+      words.low = *reinterpret_cast<const uint4*>(source);
+      if constexpr (kType == DType::kF32) {
+        words.high = *(reinterpret_cast<const uint4*>(source) + 1);
       }
     }
-    uint4 dout_words[kRowsAtOnce], o_words[kRowsAtOnce];
-    for_rows(
-        group,
+    return words;
+  }
+
+  __device__ void unpack(const Words& words, float (&value)[kVector]) const {
+    if constexpr (kQuantized) {
+      float half[4];
+      decode_quad<mx::E4M3>(words.low.x, half);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) value[j] = half[j];
+      decode_quad<mx::E4M3>(words.low.y, half);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) value[4 + j] = half[j];
+      const float scale = mx::decode_e8m0(static_cast<std::uint8_t>(words.scales[0]));
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        const auto own = static_cast<std::uint8_t>(words.scales[j / 4] >> (8 * (j % 4)));
+        value[j] *= kMayByColumn && by_column ? mx::decode_e8m0(own) : scale;
+      }
+    } else {
+      const unsigned word[8] = {words.low.x,  words.low.y,  words.low.z,  words.low.w,
+                                words.high.x, words.high.y, words.high.z, words.high.w};
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        if constexpr (kType == DType::kF32) {
+          value[j] = __uint_as_float(word[j]);
+        } else if constexpr (kType == DType::kF16) {
+          value[j] = j % 2 == 0 ? f16_low(word[j / 2]) : f16_high(word[j / 2]);
+        } else {
+          value[j] = j % 2 == 0 ? bf16_low(word[j / 2]) : bf16_high(word[j / 2]);
+        }
+      }
+    }
+  }
+};
+
+__device__ inline void store_bf16(std::uint16_t* target, const float (&value)[kVector]) {
+  unsigned words[4];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) words[w] = encode_bf16_pair(value[2 * w], value[2 * w + 1]);
+  __stcs(reinterpret_cast<uint4*>(target), make_uint4(words[0], words[1], words[2], words[3]));
+}
+
+/// The sum of a row in the order of mx::row_sum::row_delta from a lane's sums of its two groups of
+/// four columns. The first exchange leaves the lower half of the row's lanes with the sums of even
+/// groups, the upper half with those of odd groups.
+template <int kLanes>
+__device__ double reduce_row(double even, double odd) {
+  const bool upper = (threadIdx.x & (kLanes / 2)) != 0;
+  const double sent = __shfl_xor_sync(kAllLanes, upper ? even : odd, kLanes / 2);
+  double sum = __dadd_rn(upper ? odd : even, sent);
+#pragma unroll
+  for (int distance = kLanes / 4; distance > 0; distance /= 2) {
+    sum = __dadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, distance));
+  }
+  return __dadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, kLanes / 2));
+}
+
+/// kPlain: no shift, and no column has a scale of its own.
+template <DType kDout, DType kO, int kLanes, bool kPlain>
+__device__ void delta_rows(const DeltaParams& params) {
+  static_assert(mx::row_sum::kVector * 2 == kVector && kLanes * 2 <= mx::row_sum::kLanes);
+  const RowMap<kLanes> map;
+  for_each_group(params.offsets, params.num_heads, [&](const TokenGroup& group) {
+    using DoutReader = RowReader<kDout, !kPlain>;
+    using OReader = RowReader<kO, !kPlain>;
+    const DoutReader dout(params.dout, group, map.column);
+    const OReader o(params.o, group, map.column);
+    const float* shift = kPlain || params.shift_v == nullptr
+                             ? nullptr
+                             : params.shift_v + group.tile.sequence * params.shift_batch_stride +
+                                   std::int64_t{group.tile.head} * params.head_dim + map.column;
+    float* target = params.delta + group.tile.head * params.delta_head_stride + group.row0();
+    typename DoutReader::Words dout_words[kBatch];
+    typename OReader::Words o_words[kBatch];
+    map.for_rows(
+        group.rows, params.head_dim,
         [&](int i, int row) {
-          dout_words[i] = active ? dout.load(row) : make_uint4(0, 0, 0, 0);
-          o_words[i] = active ? o.load(row) : make_uint4(0, 0, 0, 0);
+          dout_words[i] = dout.load(row);
+          o_words[i] = o.load(row);
         },
-        [&](int i, int row) {
-          float dout_value[4], o_value[4];
-          dout.unpack(dout_words[i], dout_value);
-          o.unpack(o_words[i], o_value);
-          double sum = 0;
+        [&](int i, int row, bool exists) {
+          double sums[2] = {0, 0};
+          if (exists) {
+            float dout_value[kVector], o_value[kVector];
+            dout.unpack(dout_words[i], dout_value);
+            o.unpack(o_words[i], o_value);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            if (params.dout.dtype == DType::kF32) dout_value[j] = round_bf16(dout_value[j]);
-            const double centred = __dsub_rn(double{o_value[j]}, double{shift[j]});
-            sum = __dadd_rn(sum, __dmul_rn(double{dout_value[j]}, centred));
+            for (int j = 0; j < kVector; ++j) {
+              if (kDout == DType::kF32) dout_value[j] = round_bf16(dout_value[j]);
+              double centred = double{o_value[j]};
+              if (shift != nullptr) centred = __dsub_rn(centred, double{shift[j]});
+              sums[j / 4] = __dadd_rn(sums[j / 4], __dmul_rn(double{dout_value[j]}, centred));
+            }
           }
-#pragma unroll
-          for (int distance = 16; distance > 0; distance /= 2) {
-            sum = __dadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, distance));
-          }
-          if (lane == 0) {
-            params.delta[group.tile.head * params.delta_head_stride + group.row0() + row] =
-                __double2float_rn(sum);
-          }
+          const double sum = reduce_row<kLanes>(sums[0], sums[1]);
+          if (map.column == 0 && exists) target[row] = __double2float_rn(sum);
         });
   });
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
-    dequantize_bf16(const __grid_constant__ DequantizeParams params) {
-  const int column = static_cast<int>(threadIdx.x) % 32 * 4;
-  const bool active = column < params.head_dim;
+/// Rows of up to 64 columns have half the lanes.
+template <DType kDout, DType kO>
+__device__ void delta(const DeltaParams& params) {
+  const bool plain = params.shift_v == nullptr && params.dout.block_shape != BlockShape::k32x1 &&
+                     params.o.block_shape != BlockShape::k32x1;
+  if (params.head_dim <= 64) {
+    delta_rows<kDout, kO, 8, false>(params);
+  } else if (plain) {
+    delta_rows<kDout, kO, 16, true>(params);
+  } else {
+    delta_rows<kDout, kO, 16, false>(params);
+  }
+}
+
+template <int kLanes>
+__device__ void dequantize_rows(const DequantizeParams& params) {
+  const RowMap<kLanes> map;
   for_each_group(params.offsets, params.num_heads, [&](const TokenGroup& group) {
-    if (!active) return;
-    const RowReader input{params.input, group, column};
+    const RowReader<DType::kE4M3> input(params.input, group, map.column);
     std::uint16_t* target = params.out + group.row0() * params.out_row_stride +
-                            group.tile.head * params.out_head_stride + column;
-    uint4 words[kRowsAtOnce];
-    for_rows(
-        group, [&](int i, int row) { words[i] = input.load(row); },
-        [&](int i, int row) {
-          float value[4];
+                            group.tile.head * params.out_head_stride + map.column;
+    RowReader<DType::kE4M3>::Words words[kBatch];
+    map.for_rows(
+        group.rows, params.head_dim, [&](int i, int row) { words[i] = input.load(row); },
+        [&](int i, int row, bool exists) {
+          if (!exists) return;
+          float value[kVector];
           input.unpack(words[i], value);
           store_bf16(target + row * params.out_row_stride, value);
         });
   });
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
-    finish_sums_bf16(const __grid_constant__ FinishSumsParams params) {
-  const int column = static_cast<int>(threadIdx.x) % 32 * 4;
-  const bool active = column < params.head_dim;
+template <DType kType, int kLanes>
+__device__ void finish_rows(const FinishSumsParams& params) {
+  const RowMap<kLanes> map;
   for_each_group(params.offsets, params.num_heads, [&](const TokenGroup& group) {
     const SumsOfHead sums(params.sums, group.tile.sequence, params.num_heads, group.tile.head);
-    const bool scaled = params.dtype == DType::kF16;
-    const std::int64_t source_row =
-        params.padded_rows ? group.tile.index * mx::kAtomRows + group.index * kScaleBlock
-                           : group.row0();
-    const std::int64_t source =
-        source_row * params.row_stride + group.tile.head * params.head_stride + column;
+    RowsView view{.data = params.data,
+                  .dtype = kType,
+                  .row_stride = params.row_stride,
+                  .head_stride = params.head_stride};
+    TokenGroup source = group;
+    if (params.padded_rows) source.tile.row0 = group.tile.index * mx::kAtomRows;
+    const RowReader<kType> input(view, source, map.column);
     std::uint16_t* target = params.out + group.row0() * params.out_row_stride +
-                            group.tile.head * params.out_head_stride + column;
+                            group.tile.head * params.out_head_stride + map.column;
     unsigned overflows = 0;
-    uint4 words[kRowsAtOnce];
-    for_rows(
-        group,
-        [&](int i, int row) {
-          const std::int64_t at = source + row * params.row_stride;
-          if (!active) return;
-          if (scaled) {
-            const auto pair = *reinterpret_cast<const uint2*>(
-                static_cast<const std::uint16_t*>(params.data) + at);
-            words[i] = make_uint4(pair.x, pair.y, 0, 0);
-          } else {
-            words[i] = *reinterpret_cast<const uint4*>(static_cast<const float*>(params.data) + at);
-          }
-        },
-        [&](int i, int row) {
-          if (!active) return;
-          float value[4] = {__uint_as_float(words[i].x), __uint_as_float(words[i].y),
-                            __uint_as_float(words[i].z), __uint_as_float(words[i].w)};
-          if (scaled) {
-            value[0] = f16_low(words[i].x);
-            value[1] = f16_high(words[i].x);
-            value[2] = f16_low(words[i].y);
-            value[3] = f16_high(words[i].y);
+    typename RowReader<kType>::Words words[kBatch];
+    map.for_rows(
+        group.rows, params.head_dim, [&](int i, int row) { words[i] = input.load(row); },
+        [&](int i, int row, bool exists) {
+          if (!exists) return;
+          float value[kVector];
+          input.unpack(words[i], value);
+          if constexpr (kType == DType::kF16) {
 #pragma unroll
             for (float& sum : value) sum = sums.finish(sum, group.row0() + row, overflows);
           }
           store_bf16(target + row * params.out_row_stride, value);
         });
-    if (scaled) sums.report(overflows);
+    if constexpr (kType == DType::kF16) sums.report(overflows);
   });
+}
+
+}  // namespace
+
+// Blocks that a multiprocessor is to hold: FP32 rows want more registers.
+#define MXFA_DELTA(dout_name, dout, o_name, o, blocks)                           \
+  extern "C" __global__ void __launch_bounds__(kThreads, blocks)                 \
+      delta_##dout_name##_##o_name(const __grid_constant__ DeltaParams params) { \
+    delta<DType::dout, DType::o>(params);                                        \
+  }
+MXFA_DELTA(e4m3, kE4M3, e4m3, kE4M3, 3)
+MXFA_DELTA(e4m3, kE4M3, bf16, kBF16, 3)
+MXFA_DELTA(e4m3, kE4M3, f32, kF32, 2)
+MXFA_DELTA(bf16, kBF16, e4m3, kE4M3, 3)
+MXFA_DELTA(bf16, kBF16, bf16, kBF16, 3)
+MXFA_DELTA(bf16, kBF16, f32, kF32, 2)
+MXFA_DELTA(f32, kF32, e4m3, kE4M3, 2)
+MXFA_DELTA(f32, kF32, bf16, kBF16, 2)
+MXFA_DELTA(f32, kF32, f32, kF32, 2)
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    dequantize_bf16(const __grid_constant__ DequantizeParams params) {
+  if (params.head_dim > 64) {
+    dequantize_rows<16>(params);
+  } else {
+    dequantize_rows<8>(params);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    finish_sums_f32(const __grid_constant__ FinishSumsParams params) {
+  if (params.head_dim > 64) {
+    finish_rows<DType::kF32, 16>(params);
+  } else {
+    finish_rows<DType::kF32, 8>(params);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    finish_sums_f16(const __grid_constant__ FinishSumsParams params) {
+  if (params.head_dim > 64) {
+    finish_rows<DType::kF16, 16>(params);
+  } else {
+    finish_rows<DType::kF16, 8>(params);
+  }
 }
 
 }  // namespace mxfa::device
