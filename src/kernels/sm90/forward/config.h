@@ -98,6 +98,13 @@ inline constexpr int kNoAnchor = -1000;
 
 inline constexpr int kNanGroupUnit = 4096;
 
+/// Key blocks that a warpgroup's 64 rows work on: the visible ones of the tile, and those that need
+/// no mask.
+struct BlockRange {
+  std::int32_t begin = 0, end = 0;
+  std::int32_t full_begin = 0, full_end = 0;
+};
+
 /// One tile as the consumers see it.
 struct TileRecord {
   std::int64_t o_begin = 0;   ///< first row of the sequence in lse
@@ -131,6 +138,7 @@ struct SmemPlan {
   alignas(1024) std::uint8_t v[Config::kStages][Config::kHeadDim * Config::kTileN];
   StageScales<Config> scales[Config::kStages];
   TileRecord tile[Config::kQBuffers];
+  BlockRange blocks[Config::kQBuffers][Config::kConsumers];
   /// kTokenScales: softmax_scale * log2(e) * 2^(exponent of the row).
   float q_factor[Config::kQBuffers][Config::kTokenScales ? Config::kTileM : 1];
   /// O in MXFP8: largest magnitudes of a warp's 16 rows and 32 columns.

@@ -9,12 +9,6 @@
 /// The consumer role.
 namespace mxfa::sm90::forward {
 
-/// Key blocks that 64 rows work on: the visible ones, and those that need no mask.
-struct BlockRange {
-  int begin, end;
-  int full_begin, full_end;
-};
-
 /// One warpgroup, 64 rows: S of a key block, its softmax, PV into a fresh accumulator (the FP8
 /// accumulator keeps 13 bits), O = O * rescale + fresh. Three such groups in turn keep the tensor
 /// cores busy without an order among them.
@@ -54,29 +48,8 @@ class Consumer {
     return base_ + static_cast<std::uint32_t>(member) + index * static_cast<std::uint32_t>(size);
   }
 
-  /// Of a tile's blocks, those that this warpgroup works on.
-  __device__ BlockRange blocks_of(const TileRecord& tile) const {
-    using namespace attention;
-    const Mask& mask = params_.shape.mask;
-    const int row0 = tile.m_block * Config::kTileM + 64 * part_;
-    int row1 = row0 + 64;
-    if (row1 > tile.seqlen_q) row1 = tile.seqlen_q;
-    const KeyRange any = visible_span(mask, tile.seqlen_q, tile.seqlen_k, row0, row1);
-    if (any.empty()) return {tile.n_begin, tile.n_begin, 0, 0};
-    const KeyRange first = visible_keys(mask, tile.seqlen_q, tile.seqlen_k, row0);
-    const KeyRange last = visible_keys(mask, tile.seqlen_q, tile.seqlen_k, row1 - 1);
-    constexpr int kN = Config::kTileN;
-    BlockRange blocks;
-    blocks.begin = max(static_cast<int>(any.begin / kN), tile.n_begin);
-    blocks.end = min(static_cast<int>((any.end + kN - 1) / kN), tile.n_end);
-    if (blocks.end <= blocks.begin) return {tile.n_begin, tile.n_begin, 0, 0};
-    blocks.full_begin = static_cast<int>((last.begin + kN - 1) / kN);
-    blocks.full_end = first.empty() || last.empty() ? 0 : static_cast<int>(first.end / kN);
-    return blocks;
-  }
-
   __device__ void run_tile(const TileRecord& tile) {
-    const BlockRange blocks = blocks_of(tile);
+    const BlockRange blocks = smem_.blocks[buffer_][part_];
     const int behind = tile.n_end - blocks.end;
     typename Rows::State rows;
     float o[Config::kHeadDim / 2];

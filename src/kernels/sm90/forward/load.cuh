@@ -182,6 +182,9 @@ class Producer {
       if (group >= groups) group = groups - 1;
       q_exponent_ = exponent(params_.q.scales, lengths.q_group + group, tile.head);
     }
+    if (lane_ < Config::kConsumers) {
+      smem_.blocks[buffer_][lane_] = blocks_of(tile, lengths, lane_);
+    }
     std::uint64_t* const full = &smem_.q_full[buffer_];
     if (lane_ != 0) {
       ptx::mbarrier_arrive(shared_address(full));
@@ -212,6 +215,28 @@ class Producer {
                            &smem_.q[buffer_][i * 64 * Config::kQkPartBytes], &params_.q_map, at,
                            full);
     }
+  }
+
+  /// Of a tile's blocks, those that 64 rows work on: here, and not where it would hold them up.
+  __device__ BlockRange blocks_of(const attention::WorkTile& tile, const Lengths& lengths,
+                                  int part) const {
+    using namespace attention;
+    const Mask& mask = params_.shape.mask;
+    const std::int64_t seqlen_q = lengths.sequence.seqlen_q, seqlen_k = lengths.sequence.seqlen_k;
+    const std::int64_t row0 = std::int64_t{tile.m_block} * Config::kTileM + 64 * part;
+    const std::int64_t row1 = row0 + 64 < seqlen_q ? row0 + 64 : seqlen_q;
+    const KeyRange any = visible_span(mask, seqlen_q, seqlen_k, row0, row1);
+    if (any.empty()) return {tile.n_begin, tile.n_begin, 0, 0};
+    const KeyRange first = visible_keys(mask, seqlen_q, seqlen_k, row0);
+    const KeyRange last = visible_keys(mask, seqlen_q, seqlen_k, row1 - 1);
+    constexpr int kN = Config::kTileN;
+    BlockRange blocks;
+    blocks.begin = max(static_cast<int>(any.begin / kN), tile.n_begin);
+    blocks.end = min(static_cast<int>((any.end + kN - 1) / kN), tile.n_end);
+    if (blocks.end <= blocks.begin) return {tile.n_begin, tile.n_begin, 0, 0};
+    blocks.full_begin = static_cast<int>((last.begin + kN - 1) / kN);
+    blocks.full_end = first.empty() || last.empty() ? 0 : static_cast<int>(first.end / kN);
+    return blocks;
   }
 
   __device__ void load_keys(const attention::WorkTile& tile, const Lengths& lengths) {
