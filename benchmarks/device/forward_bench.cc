@@ -12,7 +12,23 @@
 namespace mxfa::bench {
 namespace {
 
+using sm90::forward::Product;
 using sm90::forward::Scores;
+
+/// What is multiplied, and what scores are kept in.
+struct Kind {
+  const char* impl;
+  const char* qk;
+  const char* block_shape;
+  Scores scores = Scores::kF32;
+  Product product = Product::kGroupScales;
+};
+
+constexpr Kind kKinds[] = {
+    {"mxfa mxfp8", "mxfp8", "32xD"},
+    {"mxfa mxfp8 (half scores)", "mxfp8", "32xD", Scores::kF16},
+    {"mxfa mxfp8 (qk bf16)", "bf16", "32xD", Scores::kF32, Product::kBf16},
+    {"mxfa mxfp8 (leak-free)", "mxfp8", "1xD", Scores::kF32, Product::kTokenScales}};
 
 /// SQNR of the last rows of the first head of the longest sequence, against BF16 inputs.
 double sqnr(const AttentionCase& shape, const std::vector<std::int32_t>& cu_k, const Tensor& q,
@@ -39,7 +55,7 @@ double sqnr(const AttentionCase& shape, const std::vector<std::int32_t>& cu_k, c
 }
 
 io::Record run_case(const Bench& bench, const device::Queue& queue, const AttentionCase& shape,
-                    const std::vector<std::uint16_t>& noise, Scores scores) {
+                    const std::vector<std::uint16_t>& noise, const Kind& kind) {
   const auto cu_q = offsets_of(shape.batch, shape.seqlen_q, false);
   const auto cu_k = offsets_of(shape.batch, shape.seqlen_k, shape.jagged);
   const std::int64_t total_q = cu_q.back(), total_k = cu_k.back();
@@ -59,7 +75,8 @@ io::Record run_case(const Bench& bench, const device::Queue& queue, const Attent
       .num_heads = shape.num_heads,
       .num_heads_kv = shape.num_heads,
       .head_dim = shape.head_dim,
-      .half_scores = scores == Scores::kF16};
+      .leak_free = kind.product == Product::kTokenScales,
+      .half_scores = kind.scores == Scores::kF16};
   const driver::DeviceBuffer memory(bench.device, device::operands_bytes(spec)),
       o(bench.device, total_q * width * 2), lse(bench.device, total_q * shape.num_heads * 4),
       workspace(bench.device, sm90::forward::forward_workspace_bytes(bench.device, shape.batch));
@@ -67,24 +84,28 @@ io::Record run_case(const Bench& bench, const device::Queue& queue, const Attent
   device::AttentionOperands operands;
   const auto prepare =
       bench.time([&] { operands = device::prepare_operands(queue, spec, pointer<void>(memory)); });
-  const sm90::forward::ForwardCall call{.q = operands.q,
-                                        .k = operands.k,
-                                        .v = operands.v,
-                                        .mask = {.causal = shape.causal},
-                                        .softmax_scale = 1 / std::sqrt(double(shape.head_dim)),
-                                        .scores = scores,
-                                        .o = pointer<std::uint16_t>(o),
-                                        .o_token_stride = width,
-                                        .o_head_stride = shape.head_dim,
-                                        .lse = pointer<float>(lse),
-                                        .lse_head_stride = total_q,
-                                        .workspace = pointer<void>(workspace)};
+  sm90::forward::ForwardCall call{.q = operands.q,
+                                  .k = operands.k,
+                                  .v = operands.v,
+                                  .mask = {.causal = shape.causal},
+                                  .softmax_scale = 1 / std::sqrt(double(shape.head_dim)),
+                                  .scores = kind.scores,
+                                  .o = pointer<std::uint16_t>(o),
+                                  .o_token_stride = width,
+                                  .o_head_stride = shape.head_dim,
+                                  .lse = pointer<float>(lse),
+                                  .lse_head_stride = total_q,
+                                  .workspace = pointer<void>(workspace)};
+  if (kind.product == Product::kBf16) {
+    call.q_bf16 = {static_cast<const std::uint16_t*>(q.data()), width, shape.head_dim};
+    call.k_bf16 = {static_cast<const std::uint16_t*>(k.data()), width, shape.head_dim};
+  }
   const auto timing = bench.time([&] { sm90::forward::attention_forward(queue, call); });
   std::vector<std::uint16_t> host(total_q * width);
   o.download(host.data(), host.size() * 2);
   io::Record record;
   record.routine = "attention_forward";
-  record.impl = scores == Scores::kF16 ? "mxfa mxfp8 (half scores)" : "mxfa mxfp8";
+  record.impl = kind.impl;
   record.shape = {.batch = shape.batch,
                   .num_heads = shape.num_heads,
                   .num_heads_kv = shape.num_heads,
@@ -97,8 +118,8 @@ io::Record run_case(const Bench& bench, const device::Queue& queue, const Attent
                   .jagged = shape.jagged};
   record.timing = timing;
   record.tflops = flops(shape, cu_k) / timing.ms_median / 1e9;
-  record.variant.qk = "mxfp8";
-  record.variant.block_shape = "32xD";
+  record.variant.qk = kind.qk;
+  record.variant.block_shape = kind.block_shape;
   record.sqnr_db = {{"o", sqnr(shape, cu_k, q, k, v, host)}};
   record.extra = {{"prepare_ms_median", prepare.ms_median}};
   fmt::print("{:<22} {:<26} {:8.3f} ms {:7.1f} TFLOP/s  O {:5.2f} dB  prepare {:7.3f} ms\n",
@@ -109,10 +130,11 @@ io::Record run_case(const Bench& bench, const device::Queue& queue, const Attent
 
 int run(int argc, char** argv) {
   CLI::App app("Speed and accuracy of the Hopper forward");
-  std::string json, commit, only;
+  std::string json, commit, only, only_kind;
   app.add_option("--json", json, "write result records to this file");
   app.add_option("--commit", commit, "the commit that was built, for the records");
   app.add_option("--case", only, "cases whose name holds this");
+  app.add_option("--kind", only_kind, "kinds whose name ends so");
   CLI11_PARSE(app, argc, argv);
   const auto driver = std::make_shared<const driver::Driver>(driver::DriverOptions{});
   const Bench bench{driver::Device(driver, 0)};
@@ -126,8 +148,11 @@ int run(int argc, char** argv) {
   std::vector<io::Record> records;
   for (const AttentionCase& shape : kAttentionCases) {
     if (std::string_view(shape.name).find(only) == std::string_view::npos) continue;
-    for (const Scores scores : {Scores::kF32, Scores::kF16}) {
-      records.push_back(run_case(bench, queue, shape, noise, scores));
+    for (const Kind& kind : kKinds) {
+      if (!std::string_view(kind.impl).ends_with(only_kind)) continue;
+      // A mask is what leak-free operands are for.
+      if (kind.product == Product::kTokenScales && !shape.causal) continue;
+      records.push_back(run_case(bench, queue, shape, noise, kind));
       io::Record& record = records.back();
       record.device = bench.device.name();
       record.driver = std::to_string(driver->version());
