@@ -61,7 +61,7 @@ struct Config {
                                          : kTokenScales            ? 1
                                          : kHeadDim == 64          ? 2
                                          : kScores == Scores::kF16 ? 4
-                                                                   : 3;
+                                                                   : 2;
 };
 
 /// Scales of one key block as the softmax takes them, made by the producer. kF32 holds floats, kF16

@@ -19,12 +19,11 @@ class Consumer {
   using Plan = SmemPlan<Config>;
   using Rows = Softmax<Config>;
 
-  /// Addresses come out of a reduction so that the compiler keeps them in uniform registers.
   __device__ Consumer(const ForwardParams& params, Plan& smem, int warpgroup)
       : params_(params),
         smem_(smem),
-        part_(static_cast<int>(__reduce_or_sync(~0u, static_cast<unsigned>(warpgroup)))),
-        base_(__reduce_or_sync(~0u, shared_address(&smem))),
+        part_(uniform(warpgroup)),
+        base_(static_cast<std::uint32_t>(uniform(static_cast<int>(shared_address(&smem))))),
         warp_(threadIdx.x / 32 % 4),
         lane_(threadIdx.x % 32) {}
 
@@ -44,13 +43,18 @@ class Consumer {
   static constexpr int kEarly0 = Config::kScoresAhead ? 16 : kFresh;
   static constexpr int kEarly1 = Config::kScoresAhead ? 16 : kFresh;
 
+  /// What all lanes hold, by a reduction: then the compiler keeps it in a uniform register.
+  __device__ static int uniform(int x) {
+    return static_cast<int>(__reduce_or_sync(~0u, static_cast<unsigned>(x)));
+  }
   __device__ std::uint32_t at(std::size_t member, int index, std::size_t size) const {
     return base_ + static_cast<std::uint32_t>(member) + index * static_cast<std::uint32_t>(size);
   }
 
   __device__ void run_tile(const TileRecord& tile) {
-    const BlockRange blocks = smem_.blocks[buffer_][part_];
-    const int behind = tile.n_end - blocks.end;
+    BlockRange blocks = smem_.blocks[buffer_][part_];
+    blocks = {uniform(blocks.begin), uniform(blocks.end), uniform(blocks.full_begin),
+              uniform(blocks.full_end)};
     typename Rows::State rows;
     float o[Config::kHeadDim / 2];
 #pragma unroll
@@ -60,7 +64,7 @@ class Consumer {
         lane_);
     pass_blocks(blocks.begin - tile.n_begin);
     if (blocks.begin < blocks.end) run_blocks(tile, blocks, q, rows, o);
-    pass_blocks(behind);
+    pass_blocks(tile.n_end - blocks.end);
     if (tile.parts == 1 ||
         PartMerger<Config>(params_, tile, part_).run(rows, o, smem_.merges[part_])) {
       store_rows<Config, Rows>(params_, tile, rows, o, smem_.o_amax[part_],
@@ -84,7 +88,7 @@ class Consumer {
       stage = 0;
       phase ^= 1;
     }
-    return ptx::mbarrier_try_wait(at(offsetof(Plan, full), stage, 8), phase);
+    return ptx::mbarrier_test_wait(at(offsetof(Plan, full), stage, 8), phase);
   }
   __device__ void release_stage() {
     ptx::mbarrier_arrive(at(offsetof(Plan, empty), stage_, 8));

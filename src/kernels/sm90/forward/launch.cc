@@ -230,6 +230,9 @@ ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
   params.o_head_stride = call.o_head_stride;
   params.o_batch_stride =
       call.o_batch_stride != 0 ? call.o_batch_stride : call.q.offsets.seqlen * call.o_token_stride;
+  params.o_aligned = reinterpret_cast<std::uintptr_t>(call.o) % 16 == 0 &&
+                     call.o_token_stride % 8 == 0 && call.o_head_stride % 8 == 0 &&
+                     params.o_batch_stride % 8 == 0;
   params.o_mxfp8 = call.o_mxfp8;
   params.lse = call.lse;
   params.row_max = call.row_max;

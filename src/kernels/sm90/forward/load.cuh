@@ -72,15 +72,28 @@ class Producer {
     const std::int32_t cta = static_cast<std::int32_t>(blockIdx.x);
     const std::int32_t ctas = static_cast<std::int32_t>(gridDim.x);
     if (params_.plan.sequences != nullptr) {
-      run(TileScheduler(JaggedOrder(params_.shape, params_.seqlens, params_.batch, params_.plan),
-                        DynamicCounter(cta, ctas, WarpFetchAdd{params_.counter}), true));
+      TileScheduler scheduler(
+          JaggedOrder(params_.shape, params_.seqlens, params_.batch, params_.plan),
+          DynamicCounter(cta, ctas, WarpFetchAdd{params_.counter}), true);
+      load_all([&] { return Work{.tile = scheduler.next()}; });
     } else {
       const DenseOrder order{params_.shape, params_.batch, params_.seqlen_q, params_.seqlen_k};
       const SplitTail split{ctas, order.size(), static_cast<std::int32_t>(blocks())};
       const bool divided = params_.partials != nullptr;
-      run(TileScheduler(FirstTiles{order, divided ? split.whole_tiles() : order.size()},
-                        StaticCounter(cta, ctas), true));
-      if (divided) run_tail(order, split, cta);
+      TileScheduler scheduler(FirstTiles{order, divided ? split.whole_tiles() : order.size()},
+                              StaticCounter(cta, ctas), true);
+      std::int64_t done = 0;  // blocks of this CTA's share of the last round
+      load_all([&] {
+        Work work{.tile = scheduler.next()};
+        if (work.tile.valid() || !divided) return work;
+        work.segment = split.at(cta, done);
+        if (!work.segment.valid()) return work;
+        work.tile = order.at(work.segment.tile);
+        work.tile.n_begin = work.segment.n_begin;
+        work.tile.n_end = work.segment.n_end;
+        done += work.tile.n_end - work.tile.n_begin;
+        return work;
+      });
     }
     wait_for_buffer();
     finish();
@@ -95,6 +108,12 @@ class Producer {
     std::int64_t o_offset;  ///< TileRecord
     std::int64_t o_group;
   };
+  struct Work {
+    attention::WorkTile tile = {};
+    attention::TailSegment segment = {};
+    Lengths lengths = {};
+    int q_exponent = 0;  ///< of the lane's group of Q
+  };
 
   /// The first `count` tiles of an order.
   struct FirstTiles {
@@ -108,40 +127,30 @@ class Producer {
     return (params_.seqlen_k + Config::kTileN - 1) / Config::kTileN;
   }
 
-  template <class Scheduler>
-  __device__ void run(Scheduler scheduler) {
-    for (attention::WorkTile tile = scheduler.next(); tile.valid(); tile = scheduler.next()) {
-      load_tile(tile, {});
-    }
+  /// A tile's Q is on its way before the keys of the tile before it have all been copied: nobody
+  /// waits for what a new tile takes to find.
+  template <class Source>
+  __device__ void load_all(const Source& source) {
+    Work work = begin(source);
+    while (work.tile.valid()) work = load_keys(work, source);
   }
-
-  __device__ void run_tail(const attention::DenseOrder& order, const attention::SplitTail& split,
-                           std::int32_t cta) {
-    std::int64_t done = 0;
-    for (auto segment = split.at(cta, 0); segment.valid(); segment = split.at(cta, done)) {
-      attention::WorkTile tile = order.at(segment.tile);
-      tile.n_begin = segment.n_begin;
-      tile.n_end = segment.n_end;
-      load_tile(tile, segment);
-      done += segment.n_end - segment.n_begin;
+  template <class Source>
+  __device__ Work begin(const Source& source) {
+    Work work = source();
+    if (!work.tile.valid()) return work;
+    wait_for_buffer();
+    work.lengths = lengths_of(work.tile);
+    load_q(work);
+    if (++buffer_ == Config::kQBuffers) {
+      buffer_ = 0;
+      buffer_phase_ ^= 1;
     }
+    return work;
   }
 
   __device__ void wait_for_buffer() {
     ptx::mbarrier_wait(shared_address(&smem_.q_empty[buffer_]), buffer_phase_ ^ 1);
   }
-  __device__ void load_tile(const attention::WorkTile& tile,
-                            const attention::TailSegment& segment) {
-    wait_for_buffer();
-    const Lengths lengths = lengths_of(tile);
-    load_q(tile, segment, lengths);
-    load_keys(tile, lengths);
-    if (++buffer_ == Config::kQBuffers) {
-      buffer_ = 0;
-      buffer_phase_ ^= 1;
-    }
-  }
-
   __device__ void finish() {
     if (lane_ == 0) smem_.tile[buffer_].valid = 0;
     ptx::mbarrier_arrive(shared_address(&smem_.q_full[buffer_]));
@@ -170,8 +179,10 @@ class Producer {
     return result;
   }
 
-  __device__ void load_q(const attention::WorkTile& tile, const attention::TailSegment& segment,
-                         const Lengths& lengths) {
+  __device__ void load_q(Work& work) {
+    const attention::WorkTile& tile = work.tile;
+    const attention::TailSegment& segment = work.segment;
+    const Lengths& lengths = work.lengths;
     const std::int32_t row0 = tile.m_block * Config::kTileM;
     if constexpr (Config::kTokenScales) {
       write_row_factors(tile, lengths);
@@ -180,7 +191,7 @@ class Producer {
       const std::int64_t groups = (lengths.sequence.seqlen_q + kScaleGroup - 1) / kScaleGroup;
       std::int64_t group = row0 / kScaleGroup + lane_ / Config::kKGroups;
       if (group >= groups) group = groups - 1;
-      q_exponent_ = exponent(params_.q.scales, lengths.q_group + group, tile.head);
+      work.q_exponent = exponent(params_.q.scales, lengths.q_group + group, tile.head);
     }
     if (lane_ < Config::kConsumers) {
       smem_.blocks[buffer_][lane_] = blocks_of(tile, lengths, lane_);
@@ -239,12 +250,22 @@ class Producer {
     return blocks;
   }
 
-  __device__ void load_keys(const attention::WorkTile& tile, const Lengths& lengths) {
+  /// Returns the next tile, begun.
+  template <class Source>
+  __device__ Work load_keys(const Work& work, const Source& source) {
+    const attention::WorkTile& tile = work.tile;
+    const Lengths& lengths = work.lengths;
     const std::int32_t head = tile.head / params_.shape.heads_per_kv();
     BlockExponents<Config> exponents(params_, lengths.k_group, head, lengths.sequence.seqlen_k);
     int anchor = kNoAnchor;
     exponents.fetch(tile.n_begin, tile.n_end);
-    for (std::int32_t n_block = tile.n_begin; n_block < tile.n_end; ++n_block) {
+    // With one buffer for Q the next tile cannot begin before this one's keys have come.
+    const std::int32_t early = tile.n_begin + Config::kStages - 1;
+    const std::int32_t begin_at = Config::kQBuffers > 1 && early < tile.n_end ? early : tile.n_end;
+    Work next;
+    for (std::int32_t n_block = tile.n_begin;; ++n_block) {
+      if (n_block == begin_at) next = begin(source);
+      if (n_block >= tile.n_end) return next;
       const int k_exponent = exponents.k, v_exponent = exponents.v;
       // A block ahead, so that their latency hides behind the wait for a free stage.
       exponents.fetch(n_block + 1, tile.n_end);
@@ -253,7 +274,7 @@ class Producer {
       if constexpr (Config::kTokenScales) {
         has_nan = write_token_scales(head, n_block, lengths);
       } else {
-        has_nan = write_scales(k_exponent, v_exponent, anchor);
+        has_nan = write_scales(work.q_exponent, k_exponent, v_exponent, anchor);
       }
       if (has_nan) {
         copy_patched(head, n_block, lengths);
@@ -331,7 +352,7 @@ class Producer {
   }
 
   /// Lane 4 i + g writes the factor of Q's group i and the block's group g. Whether V has NaN.
-  __device__ bool write_scales(int k_exponent, int v_exponent, int& anchor) {
+  __device__ bool write_scales(int q_exponent, int k_exponent, int v_exponent, int& anchor) {
     constexpr unsigned kAll = ~0u;
     constexpr int kGroups = Config::kKGroups;
     StageScales<Config>& out = smem_.scales[stage_];
@@ -346,7 +367,7 @@ class Producer {
     // Groups past the end have no codes but zeros.
     int fold = v_exponent == kNoAnchor ? 0 : v_exponent - anchor;
     fold = fold < kLeastFold ? kLeastFold : fold;
-    int sum = q_exponent_ + (k_exponent == kNoAnchor ? 0 : k_exponent);
+    int sum = q_exponent + (k_exponent == kNoAnchor ? 0 : k_exponent);
     bool packable = fold >= kLeastPackedFold;
     if constexpr (Config::kScores == Scores::kF16) {
       // Factors must neither overflow in half nor, below the normal range, lose what counts.
@@ -408,7 +429,6 @@ class Producer {
   const ForwardParams& params_;
   Plan& smem_;
   int lane_;
-  int q_exponent_ = 0;
   int stage_ = 0;
   unsigned phase_ = 0;
   int buffer_ = 0;

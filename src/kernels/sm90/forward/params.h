@@ -30,6 +30,7 @@ struct ForwardParams {
   std::int64_t o_token_stride = 0;
   std::int64_t o_head_stride = 0;
   std::int64_t o_batch_stride = 0;  ///< dense
+  bool o_aligned = false;           ///< every 8 columns of o lie on 16 bytes
   Mxfp8Rows o_mxfp8 = {};           ///< where its codes are not null: in place of o
   float* lse = nullptr;             ///< [num_heads, rows_o], natural log
   float* row_max = nullptr;         ///< [num_heads, rows_o] in log2 units; may be null
