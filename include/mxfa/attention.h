@@ -118,7 +118,7 @@ struct BackwardArgs {
 
 /// Bytes of scratch that a call uses beside its arguments: copies of operands that arrive in
 /// another form than kernels read, dq sums in FP32. It grows with rows * heads * head_dim, never
-/// with seqlen_q * seqlen_k. On the CPU each thread has about 4 MB more, plus in the backward 10
+/// with seqlen_q * seqlen_k. On the CPU each thread has about 4 MB more, plus in the backward 12
 /// bytes for each element of one kv head's queries. On a device it follows from shapes alone.
 std::int64_t forward_workspace_bytes(const ForwardArgs& args, const Options& options);
 std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& options);

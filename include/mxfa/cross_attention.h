@@ -96,7 +96,7 @@ Intermediates make_intermediates(const Inputs& inputs, const Options& options,
                                  std::span<std::byte> memory);
 std::int64_t intermediate_bytes(const Inputs& inputs, const Options& options);
 
-/// Bytes of scratch that a call uses beside its arguments. Each thread has up to 8 MB more and 10
+/// Bytes of scratch that a call uses beside its arguments. Each thread has up to 8 MB more and 12
 /// bytes for each element of one head's queries; a weight's gradient takes up to 64 times its size
 /// in FP32 (256 MB at most) while it is summed over the batch.
 std::int64_t forward_workspace_bytes(const Inputs& inputs, const Options& options);
