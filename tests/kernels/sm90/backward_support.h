@@ -103,6 +103,7 @@ class BackwardBatch {
 
   const PackedRows& q() const { return q_; }
   const PackedRows& k() const { return k_; }
+  std::int64_t seqlen_q(std::int64_t s) const { return q_.length(q_sequence(s)); }
   std::int64_t q_sequence(std::int64_t s) const { return test_.broadcast_q ? 0 : s; }
   std::int64_t head_kv(std::int64_t head) const {
     return head / (test_.num_heads / test_.num_heads_kv);
@@ -114,9 +115,10 @@ class BackwardBatch {
     return saved_[s * test_.num_heads + head];
   }
   recipe::HeadProblem problem() const { return {test_.mask, test_.scale()}; }
-  recipe::RecipeConfig config() const {
+  /// With dV's intervals, or dK's.
+  recipe::RecipeConfig config(int promote_tiles = sm90::backward::kPromoteDvTiles) const {
     recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
-    config.promote_queries = sm90::backward::kPromoteTiles * sm90::backward::kTileM;
+    config.promote_queries = promote_tiles * sm90::backward::kTileM;
     config.dq_out = config.dkv_out = recipe::OutputFormat::kF32;
     config.fold_row_max = test_.row_max;
     if (test_.dq_sums == DqSums::kF16) config.dq_accum = recipe::DqAccum::kF16;

@@ -40,13 +40,19 @@ Wanted expected(const BackwardBatch& batch, const BackwardCase& test) {
       const auto& operands = batch.operands(s, head);
       const auto got =
           recipe::recipe_backward(operands, batch.problem(), batch.saved(s, head), config);
+      auto dk = got.dk;
+      if (batch.seqlen_q(s) > config.promote_queries) {
+        dk = recipe::recipe_backward(operands, batch.problem(), batch.saved(s, head),
+                                     batch.config(sm90::backward::kPromoteDkTiles))
+                 .dk;
+      }
       const HeadInputs kern = recipe::kern_inputs(operands, batch.problem(), config);
       const auto oracle = reference::attention_backward(kern, reference::attention_forward(kern));
       const std::int64_t q0 = batch.q().cu[batch.q_sequence(s)], k0 = batch.k().cu[s];
       const std::int64_t kv = batch.head_kv(head);
       want.overflows += got.dq_overflows;
       add(got.dq, q0, test.num_heads, head, want.recipe_dq);
-      add(got.dk, k0, test.num_heads_kv, kv, want.recipe_dk);
+      add(dk, k0, test.num_heads_kv, kv, want.recipe_dk);
       add(got.dv, k0, test.num_heads_kv, kv, want.recipe_dv);
       add(oracle.dq, q0, test.num_heads, head, want.oracle_dq);
       add(oracle.dk, k0, test.num_heads_kv, kv, want.oracle_dk);

@@ -25,8 +25,10 @@ inline constexpr int kOffset = 8;
 inline constexpr int kLeastFold = -32;
 /// An exponent that is lower than every other.
 inline constexpr int kNoExponent = -1000;
-/// dV and dK leave the tensor cores' 13-bit accumulators at each multiple of so many queries.
-inline constexpr int kPromoteTiles = 1024 / kTileM;
+/// dV leaves the tensor cores' 13-bit accumulators at each multiple of so many queries, dK at rarer
+/// ones: dO of one sign costs dV 7 dB at twice as many, while what dK sums has either sign.
+inline constexpr int kPromoteDvTiles = 512 / kTileM;
+inline constexpr int kPromoteDkTiles = 2048 / kTileM;
 
 /// Constants of a query tile of one head, made by a pre-pass in the order in which threads take
 /// them: thread `pair` of a quad has the queries 8 j + 2 pair + c at [pair][2 j + c]. Rows of 20 so
@@ -45,12 +47,15 @@ static_assert(sizeof(RowRecord) == 672);
 
 enum StageFlag : std::uint32_t {
   kValid = 1,        ///< else there are no more tiles
-  kFresh = 2,        ///< dV and dK begin from 0
-  kHeadBegins = 4,   ///< dS's exponents begin anew
-  kMasked = 8,       ///< not every query of the tile sees every key of it
-  kPromote = 16,     ///< dV and dK go to the scratch afterwards
-  kScratchHas = 32,  ///< the scratch holds sums of these keys
-  kStore = 64,       ///< the last tile of these keys
+  kFreshDv = 2,      ///< dV begins from 0
+  kFreshDk = 4,      ///< dK does
+  kHeadBegins = 8,   ///< dS's exponents begin anew
+  kMasked = 16,      ///< not every query of the tile sees every key of it
+  kPromoteDv = 32,   ///< dV goes to the scratch afterwards
+  kPromoteDk = 64,   ///< dK does
+  kScratchDv = 128,  ///< the scratch holds a sum of dV of these keys
+  kScratchDk = 256,  ///< of dK
+  kStore = 512,      ///< the last tile of these keys
 };
 
 /// A query tile as the consumers see it.

@@ -141,7 +141,7 @@ class Consumer {
     fence_registers(dp);
     ptx::wgmma_fence();
     issue_tokens(dv, p, at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
-                 (flags & kFresh) == 0);
+                 (flags & kFreshDv) == 0);
     const bool next_full = next_is_full();
     float amax[kQGroups];
     if (flags & kMasked) {
@@ -154,7 +154,7 @@ class Consumer {
     const bool more = find_next(flags, next_full);
     ptx::wgmma_fence();
     issue_tokens(dk, codes, at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
-                 (flags & kFresh) == 0);
+                 (flags & kFreshDk) == 0);
     issue_scores(s);
     // The copy engine has read what was staged last, and every warp's amax is known.
     end_add();
@@ -174,7 +174,7 @@ class Consumer {
     fence_registers(dq);
     stage_dq(dq, dq_factor);
     add_dq(smem_.stage[stage]);
-    if (flags & (kPromote | kStore)) finish(flags, anchor, key_buffer, dv, dk);
+    if (flags & (kPromoteDv | kPromoteDk | kStore)) finish(flags, anchor, key_buffer, dv, dk);
     __syncwarp();
     if (more && lane_ == 0) {
       ptx::mbarrier_arrive(at(offsetof(Plan, empty), stage, 8));
@@ -355,19 +355,19 @@ class Consumer {
   __device__ void finish(std::uint32_t flags, int anchor, int key_buffer, const Gradient& dv,
                          const Gradient& dk) const {
     const KeyRecord& keys = smem_.keys[key_buffer];
-    const bool scratch_has = (flags & kScratchHas) != 0;
+    const bool scratch_dv = (flags & kScratchDv) != 0, scratch_dk = (flags & kScratchDk) != 0;
     const int exponent = exponent_ == kNoExponent ? 0 : exponent_;
-    if (flags & kPromote) {
-      promote<Config>(params_, 0, !scratch_has, anchor, dv);
-      promote<Config>(params_, 1, !scratch_has, exponent, dk);
+    if ((flags & kStore) == 0) {
+      if (flags & kPromoteDv) promote<Config>(params_, 0, !scratch_dv, anchor, dv);
+      if (flags & kPromoteDk) promote<Config>(params_, 1, !scratch_dk, exponent, dk);
       return;
     }
     const int first_row = 64 * part_ + 16 * warp_;
     std::uint8_t* const staging = smem_.out[4 * part_ + warp_];
-    store_gradient<Config>(params_, params_.dv, keys, {0, scratch_has, anchor, 1.0f}, first_row,
+    store_gradient<Config>(params_, params_.dv, keys, {0, scratch_dv, anchor, 1.0f}, first_row,
                            staging, dv);
     store_gradient<Config>(params_, params_.dk, keys,
-                           {1, scratch_has, exponent, params_.softmax_scale}, first_row, staging,
+                           {1, scratch_dk, exponent, params_.softmax_scale}, first_row, staging,
                            dk);
   }
 

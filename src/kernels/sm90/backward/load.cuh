@@ -88,18 +88,21 @@ class Producer {
         .seqlen_k = keys.seqlen_k,
         .turn = tile + (sides.broadcast_q ? static_cast<int>(sides.k.tiles(sequence)) : 0)};
     const int heads = sides.num_heads / sides.num_heads_kv;
-    std::uint32_t scratch_has = 0;
+    std::uint32_t scratch = 0;  // what it holds
     for (int member = 0; member < heads; ++member) {
       for (int m = place.m_begin; m < place.m_end; ++m) {
-        std::uint32_t flags = kValid | scratch_has;
-        if (m == place.m_begin) flags |= kHeadBegins;
-        if (m == place.m_begin || m % kPromoteTiles == 0) flags |= kFresh;
-        const bool last_of_head = m + 1 == place.m_end;
-        if (last_of_head && member + 1 == heads) {
+        std::uint32_t flags = kValid | scratch;
+        if (m == place.m_begin) flags |= kHeadBegins | kFreshDv | kFreshDk;
+        if (m % kPromoteDvTiles == 0) flags |= kFreshDv;
+        if (m % kPromoteDkTiles == 0) flags |= kFreshDk;
+        const bool head_ends = m + 1 == place.m_end;
+        if (head_ends && member + 1 == heads) {
           flags |= kStore;
-        } else if (last_of_head || (m + 1) % kPromoteTiles == 0) {
-          flags |= kPromote;
-          scratch_has = kScratchHas;
+        } else {
+          if (head_ends || (m + 1) % kPromoteDvTiles == 0) flags |= kPromoteDv;
+          if (head_ends || (m + 1) % kPromoteDkTiles == 0) flags |= kPromoteDk;
+          if (flags & kPromoteDv) scratch |= kScratchDv;
+          if (flags & kPromoteDk) scratch |= kScratchDk;
         }
         if (is_masked(keys, m)) flags |= kMasked;
         copy_queries(place, head * heads + member, m, flags);
