@@ -322,8 +322,8 @@ void Shadow::prune_reads(Extra& extra, const Touch& t) const {
   std::ranges::sort(reads, [&](const AccessRecord& a, const AccessRecord& b) {
     return who(a) != who(b) ? who(a) < who(b) : a.clock > b.clock;
   });
-  const auto rest = std::ranges::unique(reads, {}, who);
-  reads.erase(rest.begin(), rest.end());
+  const auto same = [&](const AccessRecord& a, const AccessRecord& b) { return who(a) == who(b); };
+  reads.erase(std::unique(reads.begin(), reads.end(), same), reads.end());
   extra.prune_at = std::max(kFewReads, 2 * reads.size());
 }
 
