@@ -24,7 +24,6 @@ class Epilogue {
         if (tile.has_rows(i)) store(tile, i);
       }
     }
-    cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<0>());
   }
 
  private:
