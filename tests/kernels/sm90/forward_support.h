@@ -42,6 +42,8 @@ struct ForwardCase {
   std::int64_t num_heads_kv = 1;
   Mask mask = {};
   Scores scores = Scores::kF32;
+  /// What half scores may cost O, dB: more where scores are large, for they keep 11 bits.
+  double half_o_db = 0.25;
   Product product = Product::kGroupScales;
   std::optional<BlockShape> o_shape = {};  ///< O in MXFP8
   bool o_by_head = false;                  ///< dense O as [batch, heads, seqlen, head_dim]
