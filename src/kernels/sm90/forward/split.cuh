@@ -19,15 +19,16 @@ class PartMerger {
   /// False where another part is still to come: then nothing is left to do here.
   __device__ bool run(RowState& rows, float (&o)[Config::kHeadDim / 2], std::int32_t& shared) {
     hand_over(rows, o);
-    __threadfence();
     sync();
     if (thread_ == 0) {
+      // By the thread of the atomic: what others wrote has come to it by the barrier.
+      __threadfence();
       std::int32_t* const arrivals = params_.arrivals + tile_.slot * Config::kConsumers + part_;
       shared = atomicAdd(arrivals, 1) + 1 == tile_.parts;
+      __threadfence();
     }
     sync();
     if (shared == 0) return false;
-    __threadfence();
     rows = RowState();
     for (int part = 0; part < tile_.parts; ++part) add(part, rows, o);
     return true;
