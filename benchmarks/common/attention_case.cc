@@ -62,6 +62,9 @@ std::vector<AttentionCase> cpu_preset(std::string_view name) {
 }
 
 std::vector<AttentionCase> gpu_preset(std::string_view name) {
+  if (name == "tiny") {
+    return {dense(1, 2, 200), causal(dense(1, 2, 200)), cross(3, 70, 200, Lengths::kUniform)};
+  }
   if (name == "peer") return {dense(4, 16, 4096)};
   if (name == "dense") {
     return {dense(4, 16, 4096), dense(2, 16, 8192), dense(1, 16, 16384),
@@ -125,7 +128,8 @@ io::CaseRecord AttentionCase::record() const {
 }
 
 std::vector<AttentionCase> preset(std::string_view name, Scale scale) {
-  constexpr std::string_view kNames[] = {"peer", "dense", "causal", "jagged"};
+  std::vector<std::string_view> names{"peer", "dense", "causal", "jagged"};
+  if (scale == Scale::kGpu) names.emplace_back("tiny");
   const auto one = [&](std::string_view which) {
     return scale == Scale::kCpu ? cpu_preset(which) : gpu_preset(which);
   };
@@ -136,8 +140,8 @@ std::vector<AttentionCase> preset(std::string_view name, Scale scale) {
     }
     return cases;
   }
-  core::expect(std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames), "preset",
-               fmt::format("{} or all", fmt::join(kNames, ", ")), fmt::format("'{}'", name));
+  core::expect(std::find(names.begin(), names.end(), name) != names.end(), "preset",
+               fmt::format("{} or all", fmt::join(names, ", ")), fmt::format("'{}'", name));
   return one(name);
 }
 

@@ -5,34 +5,33 @@ after 10 warm-ups, in turns. What a machine does not have is named as missing, w
 beside it.
 
     run.py --json peers.json
-    run.py --presets dense,causal --ours 'mxfa bench forward --preset {preset} --json {json}'
+    run.py --mxfa build/release/lib/libmxfa_peer.so --passes forward --json peers.json
     run.py --dry-run          what would run, and which packages are there; needs no GPU
 """
 
 import argparse
 import datetime
-import functools
 import importlib.util
 import json
 import pathlib
-import shlex
 import statistics
 import subprocess
 import sys
-import tempfile
 
 import known
 from cases import PRESETS
 
 IMPLS = ("cudnn bf16", "cudnn fp8", "fa3 bf16", "fa3 fp8", "torch bf16")
+OURS = "mxfa "
 PASSES = ("forward", "backward")
 MODULES = {"cudnn": ("cudnn",), "fa3": ("flash_attn_interface", "fa3_fwd_interface"),
            "torch": ("torch",)}
 
 
 def selected_passes(impl, passes):
-    """FlashAttention-3 has no FP8 backward."""
-    return [name for name in passes if not (impl == "fa3 fp8" and name == "backward")]
+    """FlashAttention-3 has no FP8 backward; mxfa's is not measured here."""
+    forward_only = impl == "fa3 fp8" or impl.startswith(OURS)
+    return [name for name in passes if not (forward_only and name == "backward")]
 
 
 def installed(modules):
@@ -44,8 +43,6 @@ def dry_run(arguments):
         state = "is there" if installed(modules) else "is MISSING"
         print(f"{library}: {' or '.join(modules)} {state}")
     for preset in arguments.presets:
-        if arguments.ours:
-            print(f"{preset}: ours: {arguments.ours}")
         for case in PRESETS[preset]:
             print(f"{preset}: {case.name}: {case.total_k()} keys, "
                   f"{case.flops(False) * 1e-12:.1f} TFLOP forward")
@@ -70,6 +67,31 @@ def make_calls(impl, tensors):
     return cudnn_peer.calls(tensors, precision == "fp8")
 
 
+class Clocks:
+    """Clock and power of the GPU, sampled beside the runs; None where nvidia-smi is missing."""
+
+    def __init__(self):
+        query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits",
+                 "-lms", "50"]
+        try:
+            self.process = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
+        except OSError:
+            self.process = None
+
+    def stop(self):
+        """{"sm_mhz_median": .., "power_w_median": ..} of the samples under load."""
+        if self.process is None:
+            return {}
+        self.process.terminate()
+        rows = [line.split(",") for line in self.process.communicate()[0].splitlines()]
+        samples = [(float(mhz), float(watt)) for mhz, watt in (r for r in rows if len(r) == 2)]
+        busy = [s for s in samples if s[1] >= 0.6 * max(watt for _, watt in samples)]
+        if not busy:
+            return {}
+        return {"sm_mhz_median": statistics.median(mhz for mhz, _ in busy),
+                "power_w_median": statistics.median(watt for _, watt in busy)}
+
+
 def attempt(call):
     """Runs it once; the exception that it ends with, or None."""
     import torch
@@ -89,6 +111,13 @@ class Run:
         import torch
 
         self.arguments, self.records, self.ceilings = arguments, [], {}
+        self.impls = list(arguments.impls)
+        self.library = None
+        if arguments.mxfa:
+            import mxfa_peer
+
+            self.library = mxfa_peer.Library(arguments.mxfa)
+            self.impls = list(mxfa_peer.IMPLS) + self.impls
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
         self.common = {"device": torch.cuda.get_device_name(),
@@ -125,15 +154,33 @@ class Run:
         print(f"{case.name:30} {impl:11} {name:8}   missing ({record['missing']}), "
               f"known: {figure or '-'}", flush=True)
 
-    def measured(self, case, impl, name, times):
+    def measured(self, case, impl, name, times, accuracy):
         rate = case.flops(name == "backward") / statistics.median(times) * 1e-9
-        gemm = "fp8_gemm" if impl.endswith("fp8") else "bf16_gemm"
-        self.records.append({
+        gemm = "fp8_gemm" if "fp8" in impl else "bf16_gemm"
+        record = {
             "routine": f"attention_{name}", "case": case.record(), "impl": impl,
             **self.timing(times), "tflops": rate,
             "ceiling": {"name": f"{gemm}_tflops", "value": self.ceilings[gemm]},
-            "fraction_of_ceiling": rate / self.ceilings[gemm], **self.common})
-        print(f"{case.name:30} {impl:11} {name:8} {rate:9.1f} TFLOP/s", flush=True)
+            "fraction_of_ceiling": rate / self.ceilings[gemm]}
+        if accuracy is not None:
+            record["sqnr_db"] = {"o": accuracy}
+        self.records.append(record | self.common)
+        return self.records[-1]
+
+    def compare(self, case, records):
+        """What ours are against the best peers of the run, and all of them on a line each."""
+        best = {kind: max((r["tflops"] for r in records if not r["impl"].startswith(OURS)
+                           and r["impl"].endswith(kind)), default=None)
+                for kind in ("bf16", "fp8")}
+        for record in records:
+            text = f"{case.name:30} {record['impl']:37} {record['tflops']:8.1f} TFLOP/s"
+            if record["impl"].startswith(OURS):
+                for kind, rate in best.items():
+                    if rate is not None:
+                        record[f"vs_best_{kind}"] = record["tflops"] / rate
+                        text += f"  {record['tflops'] / rate:.3f}x {kind}"
+                text += f"  O {record['sqnr_db']['o']:.2f} dB"
+            print(text, flush=True)
 
     def measure_case(self, case):
         import torch
@@ -141,10 +188,10 @@ class Run:
 
         tensors = Tensors(case)
         ready = []
-        for impl in self.arguments.impls:
+        for impl in self.impls:
             passes = selected_passes(impl, self.arguments.passes)
             try:
-                calls = make_calls(impl, tensors)
+                calls = self.make_calls(impl, tensors)
             except Exception as error:  # not installed, or refused: told as missing
                 calls = dict.fromkeys(passes, error)
             for name in passes:
@@ -152,29 +199,31 @@ class Run:
                 if error is not None:
                     self.missing(case, impl, name, f"{error}")
                 else:
-                    ready.append((impl, name, calls[name]))
-        samples = time_in_turns([call for _, _, call in ready], self.arguments.runs)
-        for (impl, name, _), times in zip(ready, samples):
-            self.measured(case, impl, name, times)
+                    ready.append((impl, name, calls[name], calls.get("accuracy")))
+        clocks = Clocks()
+        samples = time_in_turns([call for _, _, call, _ in ready], self.arguments.runs)
+        state = clocks.stop()
+        for name in self.arguments.passes:
+            measured = [self.measured(case, impl, own, times, accuracy and accuracy()) | state
+                        for (impl, own, _, accuracy), times in zip(ready, samples) if own == name]
+            self.records[len(self.records) - len(measured):] = measured
+            self.compare(case, measured)
+        print(f"{case.name:30} {state}", flush=True)
         del tensors, ready
         torch.cuda.empty_cache()
 
-    def measure_ours(self, preset):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "ours.json"
-            command = self.arguments.ours.format(preset=preset, json=path)
-            subprocess.run(shlex.split(command), check=True)
-            self.records += json.loads(path.read_text(encoding="utf-8"))
+    def make_calls(self, impl, tensors):
+        if impl.startswith(OURS):
+            import mxfa_peer
+
+            return mxfa_peer.calls(self.library, tensors, impl)
+        return make_calls(impl, tensors)
 
     def run(self):
         self.measure_ceilings()
-        for i, preset in enumerate(self.arguments.presets):
-            steps = [functools.partial(self.measure_case, case) for case in PRESETS[preset]]
-            if self.arguments.ours:
-                steps.insert(0 if i % 2 == 0 else len(steps),
-                             functools.partial(self.measure_ours, preset))
-            for step in steps:
-                step()
+        for preset in self.arguments.presets:
+            for case in PRESETS[preset]:
+                self.measure_case(case)
 
 
 def names(known_names):
@@ -198,7 +247,8 @@ def main():
     parser.add_argument("--impls", type=names(IMPLS), default=list(IMPLS))
     parser.add_argument("--passes", type=names(PASSES), default=list(PASSES))
     parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--ours", help="command of mxfa's own bench, with {preset} and {json}")
+    parser.add_argument("--mxfa", metavar="LIBRARY",
+                        help="libmxfa_peer.so: mxfa's forward in turns with the others")
     parser.add_argument("--json", help="write the records to FILE")
     parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args()

@@ -30,6 +30,55 @@ TEST_F(BenchCommand, MeasuresAndWritesRecords) {
   EXPECT_NE(file_text(path("cpu.svg")).find("</svg>"), std::string::npos);
 }
 
+TEST_F(BenchCommand, ComparesRatesOfAFile) {
+  const nlohmann::json shape{{"batch", 1}, {"num_heads", 2}, {"seqlen_q", 8}, {"seqlen_k", 8}};
+  nlohmann::json records;
+  for (const auto& [impl, rate] : std::vector<std::pair<std::string, double>>{
+           {"mxfa mxfp8", 300.0}, {"slow bf16", 100.0}, {"fast bf16", 200.0}, {"a fp8", 400.0}}) {
+    records.push_back(
+        {{"routine", "attention_forward"}, {"case", shape}, {"impl", impl}, {"tflops", rate}});
+  }
+  std::ofstream(path("records.json")) << records;
+  const Outcome outcome =
+      run({"bench", "compare", path("records.json"), "--plot", path("rates.svg")});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("300         1.50        0.75"), std::string::npos) << outcome.out;
+  EXPECT_NE(file_text(path("rates.svg")).find("</svg>"), std::string::npos);
+  expect_refused({"bench", "compare", path("none.json")}, "none.json");
+}
+
+#ifdef MXFA_HAS_DRIVER
+TEST_F(BenchCommand, RunsTheForwardOnTheEmulator) {
+  const Outcome outcome =
+      run({"bench", "forward", "--driver", "emulator", "--preset", "tiny", "--variants", "f32",
+           "--json", path("forward.json"), "--plot", path("forward.svg")});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const auto records = nlohmann::json::parse(file_text(path("forward.json")));
+  EXPECT_EQ(records.size(), 3u);
+  for (const auto& record : records) EXPECT_GT(double(record["sqnr_db"]["o"]), 24);
+  EXPECT_EQ(files(), (std::set<std::string>{"forward.json", "forward.svg"}));
+}
+
+TEST_F(BenchCommand, HoldsTheForwardToItsBars) {
+  const Outcome outcome =
+      run({"bench", "forward", "--driver", "emulator", "--preset", "sqnr-tiny", "--variants", "f32",
+           "--json", path("sqnr.json"), "--plot", path("sqnr.svg")});
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  const auto records = nlohmann::json::parse(file_text(path("sqnr.json")));
+  EXPECT_EQ(records.size(), 5u);
+  for (const auto& record : records) EXPECT_EQ(record["sqnr"][0]["verdict"], "pass");
+}
+
+TEST_F(BenchCommand, NamesWhatADeviceLacks) {
+  expect_refused(
+      {"bench", "forward", "--driver", "emulator", "--arch", "sm_100a", "--preset", "tiny"},
+      "sm_100a");
+  expect_refused({"bench", "forward", "--driver", "emulator", "--preset", "dense"}, "tiny");
+  expect_refused({"bench", "forward", "--preset", "fast"}, "jagged");
+  expect_refused({"bench", "forward", "--variants", "f32,fast"}, "leak-free");
+}
+#endif
+
 TEST_F(BenchCommand, RefusesWhatItDoesNotKnow) {
   expect_refused({"bench"}, "A subcommand is required");
   expect_refused({"bench", "cpu", "--preset", "fast"}, "peer");

@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "bench/compare_command.h"
+#include "bench/forward_command.h"
 #include "bench/report.h"
 #include "command.h"
 #include "common/cpu_suite.h"
@@ -43,15 +45,6 @@ mxfa::bench::CpuOptions options_of(const BenchArguments& arguments) {
           .bf16 = arguments.precision != "mxfp8"};
 }
 
-/// Fields of every record of this program.
-io::Record complete(io::Record record) {
-  const io::Record base = base_record(record.routine, record.impl);
-  record.device = base.device;
-  record.commit = base.commit;
-  record.date = base.date;
-  return record;
-}
-
 ExitStatus run_bench_cpu(const BenchArguments& arguments) {
   const mxfa::bench::CpuOptions options = options_of(arguments);
   const std::vector<mxfa::bench::Group> groups = mxfa::bench::cpu_groups(options);
@@ -64,7 +57,7 @@ ExitStatus run_bench_cpu(const BenchArguments& arguments) {
     const mxfa::bench::CpuCeilings ceilings = mxfa::bench::measure_cpu_ceilings(plan);
     progress.advance();
     for (io::Record& record : mxfa::bench::ceiling_records(ceilings)) {
-      rows.push_back({"", complete(std::move(record))});
+      rows.push_back({"", complete_record(std::move(record), {}, {})});
     }
     for (const mxfa::bench::Group& group : groups) {
       const std::vector<mxfa::bench::Benchmark> benchmarks = group.make();
@@ -72,8 +65,9 @@ ExitStatus run_bench_cpu(const BenchArguments& arguments) {
       for (const mxfa::bench::Benchmark& one : benchmarks) bodies.push_back(one.body);
       const auto samples = mxfa::bench::time_alternating(bodies, plan);
       for (std::size_t i = 0; i < benchmarks.size(); ++i) {
-        rows.push_back({benchmarks[i].label,
-                        complete(mxfa::bench::finished(benchmarks[i], samples[i], ceilings))});
+        rows.push_back(
+            {benchmarks[i].label,
+             complete_record(mxfa::bench::finished(benchmarks[i], samples[i], ceilings), {}, {})});
       }
       progress.advance();
     }
@@ -118,7 +112,13 @@ Command add_bench(CLI::App& root) {
   cpu->add_option("--runs", arguments->runs, "Timed runs of each routine")->capture_default_str();
   add_json_option(*cpu, arguments->json);
   cpu->add_option("--plot", arguments->plot, "Bars by routine and shape")->type_name("FILE.svg");
-  return {app, [arguments] { return run_bench_cpu(*arguments); }};
+  const std::vector<Command> others{bench::add_forward(*app), bench::add_compare(*app)};
+  return {app, [arguments, others] {
+            for (const Command& command : others) {
+              if (command.app->parsed()) return command.run();
+            }
+            return run_bench_cpu(*arguments);
+          }};
 }
 
 }  // namespace mxfa::cli

@@ -53,6 +53,16 @@ io::Record base_record(const std::string& routine, const std::string& impl) {
   return record;
 }
 
+io::Record complete_record(io::Record record, const std::string& device,
+                           const std::string& driver) {
+  const io::Record base = base_record(record.routine, record.impl);
+  record.device = device.empty() ? base.device : device;
+  record.driver = driver;
+  record.commit = base.commit;
+  record.date = base.date;
+  return record;
+}
+
 void write_json(const std::string& path, const std::vector<io::Record>& records) {
   if (!path.empty()) io::write_records(path, records);
 }

@@ -35,6 +35,10 @@ void add_json_option(CLI::App& app, std::string& path);
 /// A record with impl, device, commit and date set.
 io::Record base_record(const std::string& routine, const std::string& impl);
 
+/// The record with commit and date, and with the device and driver that it was made on; the
+/// processor where `device` is empty.
+io::Record complete_record(io::Record record, const std::string& device, const std::string& driver);
+
 /// Writes the records where `path` is not empty.
 void write_json(const std::string& path, const std::vector<io::Record>& records);
 

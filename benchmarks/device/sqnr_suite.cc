@@ -1,0 +1,218 @@
+#include "device/sqnr_suite.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "core/parallel.h"
+#include "device/operands.h"
+#include "dispatch/gpu/device_state.h"
+#include "mx/bits.h"
+#include "mx/lower.h"
+#include "mxfa/attention.h"
+#include "reference/datasets.h"
+#include "reference/recipe/recipe.h"
+
+namespace mxfa::bench {
+namespace {
+
+using reference::HeadInputs;
+using reference::Matrix;
+namespace recipe = reference::recipe;
+
+constexpr const char* kDatasets[] = {"normal", "diffuse", "rmsnorm", "sink", "vbias"};
+/// dB of o against kern at 4096 keys: docs/numerics.md, 32xD.
+constexpr std::int64_t kListedKeys = 4096;
+const std::map<std::string, double> kListed = {
+    {"normal", 32.1}, {"diffuse", 31.6}, {"rmsnorm", 48.0}, {"sink", 37.7}, {"vbias", 54.0}};
+constexpr double kSlackDb = 1.0;
+
+struct Sample {
+  std::string dataset;
+  std::int64_t seqlen_q = 0, seqlen_k = 0;
+  HeadInputs inputs;
+};
+
+struct Result {
+  std::vector<double> o;
+  std::vector<double> lse;
+};
+
+std::vector<std::uint16_t> bf16_of(const Matrix<float>& matrix) {
+  std::vector<std::uint16_t> values;
+  values.reserve(matrix.data.size());
+  for (const float value : matrix.data) values.push_back(mx::encode_bf16(value));
+  return values;
+}
+
+/// The public call on one head.
+Result run_on(const Device& device, const Sample& sample, bool half_scores) {
+  const auto upload = [&](const Matrix<float>& matrix) {
+    const std::vector<std::uint16_t> values = bf16_of(matrix);
+    DeviceMemory memory(device, values.size() * sizeof(std::uint16_t));
+    memory.upload(values.data(), memory.size_bytes());
+    return memory;
+  };
+  const std::int64_t dim = sample.inputs.q.cols;
+  const DeviceMemory q = upload(sample.inputs.q), k = upload(sample.inputs.k),
+                     v = upload(sample.inputs.v);
+  const DeviceMemory o(device, q.size_bytes()),
+      lse(device, static_cast<std::size_t>(sample.seqlen_q) * sizeof(float));
+  const auto tensor = [&](const DeviceMemory& memory, std::int64_t rows) {
+    return Tensor{make_tensor(memory.data(), DType::kBF16, {1, rows, 1, dim}), {}};
+  };
+  const attention::ForwardArgs args{
+      .q = tensor(q, sample.seqlen_q),
+      .k = tensor(k, sample.seqlen_k),
+      .v = tensor(v, sample.seqlen_k),
+      .cu_seqlens_q = {},
+      .cu_seqlens_k = {},
+      .o = tensor(o, sample.seqlen_q),
+      .lse = make_tensor(lse.data(), DType::kF32, {1, sample.seqlen_q}),
+      .row_max = {}};
+  attention::Options options;
+  options.device = &device;
+  options.recipe = attention::native_recipe(device);
+  options.half_scores = half_scores;
+  options.softmax_scale = sample.inputs.softmax_scale;
+  const DeviceMemory workspace(
+      device, static_cast<std::size_t>(attention::forward_workspace_bytes(args, options)));
+  attention::forward(args, options, {workspace.data(), workspace.size_bytes()});
+  device.synchronize();
+  std::vector<std::uint16_t> o_bits(o.size_bytes() / 2);
+  std::vector<float> lse_values(static_cast<std::size_t>(sample.seqlen_q));
+  o.download(o_bits.data(), o.size_bytes());
+  lse.download(lse_values.data(), lse.size_bytes());
+  Result result{{}, {lse_values.begin(), lse_values.end()}};
+  for (const std::uint16_t bits : o_bits) result.o.push_back(mx::decode_bf16(bits));
+  return result;
+}
+
+/// What the oracle and the recipe make of a sample.
+struct Wanted {
+  Result kern, f64, recipe;
+};
+Wanted wanted_of(const Sample& sample, bool half_scores) {
+  recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
+  config.o_out = recipe::OutputFormat::kBf16;
+  recipe::Operands operands = recipe::quantize_operands(sample.inputs, config);
+  if (half_scores) {
+    const auto lower = [](recipe::Operand& operand, const Matrix<float>& values, int binades) {
+      operand.along_d = mx::lowered(
+          operand.along_d, mx::row_major(values.data.data(), values.rows, values.cols), binades);
+      operand.along_tokens = operand.along_d;
+    };
+    lower(operands.q, sample.inputs.q, device::kLoweredQ);
+    lower(operands.k, sample.inputs.k, device::kLoweredK);
+  }
+  const recipe::HeadProblem problem{sample.inputs.mask, sample.inputs.softmax_scale};
+  const auto result_of = [](const reference::ForwardResult& forward) {
+    return Result{forward.o.data, forward.lse};
+  };
+  const auto own = recipe::recipe_forward(operands, problem, config).saved;
+  return {result_of(reference::attention_forward(recipe::kern_inputs(operands, problem, config))),
+          result_of(reference::attention_forward(sample.inputs)),
+          {{own.o.data.begin(), own.o.data.end()}, {own.lse.begin(), own.lse.end()}}};
+}
+
+double difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+io::SqnrRecord bar(const std::string& tensor, const std::vector<double>& want, const Result& got,
+                   const Result& by_recipe, std::optional<double> listed) {
+  io::SqnrRecord record{.tensor = tensor,
+                        .db = reference::sqnr_db(want, got.o),
+                        .threshold_db = reference::sqnr_db(want, by_recipe.o) - kSlackDb,
+                        .verdict = {}};
+  if (listed) record.threshold_db = std::max(record.threshold_db, *listed - kSlackDb);
+  record.verdict = record.db >= record.threshold_db ? "pass" : "fail";
+  return record;
+}
+
+io::Json lse_bar(double value, double limit) {
+  return {{"value", value}, {"bar", limit}, {"verdict", value <= limit ? "pass" : "fail"}};
+}
+
+io::Record record_of(const Sample& sample, bool half_scores, const Result& got,
+                     const Wanted& want) {
+  io::Record record;
+  record.routine = "attention_forward_sqnr";
+  record.impl = half_scores ? "mxfa mxfp8 (half scores)" : "mxfa mxfp8";
+  record.shape = {.batch = 1,
+                  .num_heads = 1,
+                  .num_heads_kv = 1,
+                  .seqlen_q = sample.seqlen_q,
+                  .seqlen_k = sample.seqlen_k,
+                  .total_q = sample.seqlen_q,
+                  .total_k = sample.seqlen_k,
+                  .head_dim = sample.inputs.q.cols,
+                  .causal = false,
+                  .jagged = false};
+  record.variant.qk = "mxfp8";
+  record.variant.block_shape = block_shape_name(BlockShape::k32xD);
+  std::optional<double> listed;
+  if (sample.seqlen_k == kListedKeys && !half_scores) listed = kListed.at(sample.dataset);
+  record.sqnr = {bar("o_kern", want.kern.o, got, want.recipe, listed),
+                 bar("o_f64", want.f64.o, got, want.recipe, std::nullopt)};
+  double size = 1;
+  for (const double lse : want.recipe.lse) size = std::max(size, std::abs(lse));
+  const double half = half_scores ? 4e-3 : 0;
+  record.extra["dataset"] = sample.dataset;
+  record.extra["lse_recipe"] =
+      lse_bar(difference(got.lse, want.recipe.lse), half_scores ? 6e-3 * size : 2e-5 * size);
+  record.extra["lse_f64"] = lse_bar(difference(got.lse, want.f64.lse),
+                                    2 * difference(want.recipe.lse, want.f64.lse) + half);
+  return record;
+}
+
+}  // namespace
+
+std::vector<io::Record> sqnr_records(const Device& device, const SqnrOptions& options,
+                                     const std::function<void()>& done) {
+  struct Work {
+    std::string dataset;
+    std::int64_t seqlen_k;
+    bool half_scores;
+  };
+  std::vector<Work> works;
+  for (const char* const dataset : kDatasets) {
+    for (const std::int64_t seqlen_k : options.seqlens_k) {
+      for (const bool half : options.half_scores) works.push_back({dataset, seqlen_k, half});
+    }
+  }
+  std::vector<io::Record> records(works.size());
+  std::mutex device_mutex;
+  core::parallel_for(std::ssize(works), [&](std::int64_t i) {
+    const Work& work = works[static_cast<std::size_t>(i)];
+    Sample sample{.dataset = work.dataset,
+                  .seqlen_q = std::min<std::int64_t>(512, options.max_pairs / work.seqlen_k),
+                  .seqlen_k = work.seqlen_k,
+                  .inputs = {}};
+    sample.inputs = reference::make_dataset(
+        work.dataset, {.seqlen_q = sample.seqlen_q, .seqlen_k = work.seqlen_k});
+    sample.inputs.dout = {};
+    const Wanted want = wanted_of(sample, work.half_scores);
+    const std::lock_guard lock(device_mutex);
+    const Result got = run_on(device, sample, work.half_scores);
+    records[static_cast<std::size_t>(i)] = record_of(sample, work.half_scores, got, want);
+    done();
+  });
+  return records;
+}
+
+bool all_pass(const std::vector<io::Record>& records) {
+  return std::all_of(records.begin(), records.end(), [](const io::Record& record) {
+    for (const io::SqnrRecord& one : record.sqnr) {
+      if (one.verdict != "pass") return false;
+    }
+    return record.extra["lse_recipe"]["verdict"] == "pass" &&
+           record.extra["lse_f64"]["verdict"] == "pass";
+  });
+}
+
+}  // namespace mxfa::bench
