@@ -126,7 +126,7 @@ std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& o
 /// Rows without a visible key get o = 0 and lse = -infinity, as do rows behind the last sequence
 /// (which are never read). A NaN or infinity in an MXFP8 operand makes its block NaN, and with it
 /// every result that reads the block (dS is such an operand); keys that are hidden from a query are
-/// not read by it (Hopper GPUs: but for a NaN of v among the same 128 keys).
+/// not read by it.
 /// `workspace`: at least the bytes above, 64-byte aligned; empty: the call allocates.
 /// Throws Error(kInvalidArgument) that names the argument, what was expected and what came, before
 /// anything is written; Error(kUnsupported) for a valid request that the library or the device's
@@ -139,7 +139,8 @@ std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& o
 /// which loads it. cu_seqlens are kI32, lie on the device and are not checked: ascending from 0, at
 /// most the tensor's rows. Where none is given, the batch is dense: q, o [batch, seqlen_q,
 /// num_heads, head_dim], k, v [batch, seqlen_k, num_heads_kv, head_dim] (a broadcast q keeps its
-/// three dimensions). Scales of jagged payload have the extent of max_scale_shape().
+/// three dimensions). Scales of jagged payload have the extent of max_scale_shape(); those of o
+/// behind the last sequence are not written.
 void forward(const ForwardArgs& args, const Options& options, std::span<std::byte> workspace = {});
 /// The halves of a forward on a device, for callers that keep operands: the first makes them in the
 /// workspace, the second runs on what the first left there, as often as it is called. Both take

@@ -56,13 +56,14 @@ class Preparation {
       o_sequences.total = o_sequences.seqlen * o_sequences.batch;
     }
     AttentionOperands result;
+    const bool rows = backward || !spec_.bf16_scores;
     result.q = operand(spec_.q, q_offsets, spec_.q_sequences, spec_.num_heads,
-                       {.rows = true,
+                       {.rows = rows,
                         .transposed = backward,
                         .block_shape = shape,
                         .lowered = spec_.half_scores ? kLoweredQ : std::uint8_t{0}});
     result.k = operand(spec_.k, k_offsets, spec_.k_sequences, spec_.num_heads_kv,
-                       {.rows = true,
+                       {.rows = rows,
                         .transposed = backward,
                         .order = TokenOrder::kSigma,
                         .block_shape = shape,
@@ -101,6 +102,13 @@ class Preparation {
   AttentionOperand operand(const OperandInput& input, const JaggedOffsetsView& offsets,
                            const Sequences& sequences, std::int32_t num_heads,
                            const Copies& copies) {
+    if (!copies.rows && !copies.transposed) {
+      return {.block_shape = copies.block_shape,
+              .offsets = offsets,
+              .total = sequences.total,
+              .num_heads = num_heads,
+              .head_dim = spec_.head_dim <= 64 ? 64 : 128};
+    }
     if (input.dtype == DType::kE4M3) return payload(input, offsets, sequences, num_heads, copies);
     const std::int32_t head_dim = spec_.head_dim <= 64 ? 64 : 128;
     const std::int64_t pitch = transposed_pitch(sequences.total, sequences.batch);

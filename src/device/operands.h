@@ -130,6 +130,7 @@ struct OperandsSpec {
   bool backward = false;
   bool leak_free = false;    ///< Q, K and V in 1xD blocks
   bool half_scores = false;  ///< Q and K are lowered, for kernels that keep scores in half
+  bool bf16_scores = false;  ///< forward only: Q K^T is in BF16; of Q and K only shapes are told
 };
 
 struct AttentionOperands {

@@ -10,6 +10,9 @@ void check(const ForwardProblem& problem) {
     unsupported("recipe", "hopper where attention is exact", "another");
   }
   if (problem.options.qk_bf16) unsupported("qk_bf16", "false where attention is exact", "true");
+  if (problem.o_batch_stride != 0) {
+    unsupported("o", "sequences side by side where attention is exact", "another batch stride");
+  }
   const DType dtype = problem.args.o.values.dtype;
   if (dtype != DType::kBF16 && dtype != DType::kF32) {
     unsupported("o", "bf16 or f32 where attention is exact", dtype_name(dtype));

@@ -146,11 +146,42 @@ void check_o(ForwardProblem& problem, const TensorView& q, const driver::Device&
   }
   if (batched && o.values.shape[0] > 1 &&
       o.values.strides[0] != o.values.shape[1] * o.values.strides[1]) {
-    unsupported(
-        "o", "sequences side by side (batch stride = seqlen * token stride)",
-        fmt::format("batch stride {}, token stride {}", o.values.strides[0], o.values.strides[1]));
+    problem.o_batch_stride = o.values.strides[0];
   }
   expect_on_device(device, o.values.data, "o");
+}
+
+/// Scales of an output in MXFP8: [rows_o or groups, num_heads, ceil(head_dim / 32)].
+void check_o_scales(const ForwardProblem& problem, const driver::Device& device) {
+  const Tensor& o = problem.args.o;
+  if (o.values.dtype != DType::kE4M3) {
+    if (o.scales.rank != 0) refuse("o.scales", "none without e4m3 payload", text(o.scales));
+    return;
+  }
+  const BlockShape shape = problem.options.output_shape;
+  if (shape != BlockShape::k1x32 && shape != BlockShape::k32x32) {
+    unsupported("output_shape", "1x32 or 32x32 on a device", block_shape_name(shape));
+  }
+  if (o.scales.rank == 0) {
+    refuse("o.scales", fmt::format("the scales of {} blocks", block_shape_name(shape)), "none");
+  }
+  check_output(o.scales, "o.scales");
+  check_dtype(o.scales, "o.scales", {DType::kE8M0, DType::kU8});
+  std::int64_t rows = problem.rows_o;
+  if (shape == BlockShape::k32x32) {
+    const device::Sequences& q = problem.operands.q_sequences;
+    const std::int64_t batch =
+        problem.operands.broadcast_q ? problem.operands.k_sequences.batch : q.batch;
+    rows = q.cu_seqlens != nullptr ? mx::max_groups(q.total, q.batch)
+                                   : batch * mx::ceil_div(q.seqlen, kScaleBlock);
+  }
+  const std::int64_t columns = mx::ceil_div(problem.operands.head_dim, kScaleBlock);
+  check_shape_at_least(o.scales, "o.scales",
+                       std::vector{rows, std::int64_t{problem.operands.num_heads}, columns}, 0);
+  if (o.scales.strides[2] != 1 && columns > 1) {
+    refuse("o.scales", "contiguous scales of a row", fmt::format("stride {}", o.scales.strides[2]));
+  }
+  expect_on_device(device, o.scales.data, "o.scales");
 }
 
 void check_rows(const TensorView& x, std::string_view name, const ForwardProblem& problem) {
@@ -210,6 +241,7 @@ ForwardProblem make_forward_problem(const attention::ForwardArgs& args,
   spec.broadcast_q = options.broadcast_q;
   spec.leak_free = options.leak_free;
   spec.half_scores = options.half_scores;
+  spec.bf16_scores = options.qk_bf16;
   const TensorView& q = args.q.values;
   spec.q_sequences = options.broadcast_q
                          ? broadcast_sequence(q, args.cu_seqlens_q)
@@ -223,6 +255,9 @@ ForwardProblem make_forward_problem(const attention::ForwardArgs& args,
   spec.q = input_of(args.q, "q", spec.q_sequences, shape, device);
   spec.k = input_of(args.k, "k", spec.k_sequences, shape, device);
   spec.v = input_of(args.v, "v", spec.k_sequences, shape, device);
+  if (options.qk_bf16 && q.dtype == DType::kE4M3) {
+    refuse("q", "bf16 or f32 (the options read unquantized values)", text(q));
+  }
   problem.rows_o = options.broadcast_q ? spec.q_sequences.total * spec.k_sequences.batch
                                        : spec.q_sequences.total;
   if (!(problem.rows_o <= INT32_MAX)) refuse("q", "rows of o below 2^31", text(problem.rows_o));
@@ -231,6 +266,7 @@ ForwardProblem make_forward_problem(const attention::ForwardArgs& args,
   if (!(std::isfinite(problem.softmax_scale) && problem.softmax_scale > 0))
     refuse("softmax_scale", "a finite number above 0", fmt::format("{}", problem.softmax_scale));
   check_o(problem, q, device);
+  check_o_scales(problem, device);
   check_rows(args.lse, "lse", problem);
   if (args.row_max.rank > 0) check_rows(args.row_max, "row_max", problem);
   return problem;

@@ -20,8 +20,9 @@ struct ForwardProblem {
   attention::Mask mask;
   double softmax_scale = 0.0;
   std::int64_t rows_o = 0;
-  std::int64_t o_token_stride = 0;  ///< elements; rows of all sequences are this far apart
+  std::int64_t o_token_stride = 0;  ///< elements
   std::int64_t o_head_stride = 0;
+  std::int64_t o_batch_stride = 0;  ///< 0: sequences lie side by side
 
   bool dense() const { return operands.k_sequences.cu_seqlens == nullptr; }
 };

@@ -10,20 +10,56 @@ std::int64_t operands_bytes(const ForwardProblem& problem) {
   return device::operands_bytes(problem.operands);
 }
 
-void check(const ForwardProblem& problem) {
-  if (problem.options.qk_bf16) unsupported("qk_bf16", "false on sm_90a", "true");
-  if (problem.options.leak_free) unsupported("leak_free", "false on sm_90a", "true");
+/// Q and K where their product is in BF16: read where they lie.
+void check_bf16(const device::OperandInput& x, std::string_view name,
+                const device::Sequences& sequences) {
+  if (x.dtype != DType::kBF16) {
+    unsupported(name, "bf16 on sm_90a where qk_bf16 is set", dtype_name(x.dtype));
+  }
+  const bool aligned = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 &&
+                       x.token_stride % 8 == 0 && x.head_stride % 8 == 0;
+  const bool packed = sequences.cu_seqlens != nullptr || sequences.batch <= 1 ||
+                      x.batch_stride == sequences.seqlen * x.token_stride;
+  if (aligned && packed) return;
+  unsupported(name,
+              "an address on 16 bytes, strides that are multiples of 8, sequences side by side on "
+              "sm_90a where qk_bf16 is set",
+              fmt::format("strides {}, {}, {}, address {}", x.batch_stride, x.token_stride,
+                          x.head_stride, fmt::ptr(x.data)));
+}
+
+void check_o(const ForwardProblem& problem) {
   const TensorView& o = problem.args.o.values;
-  if (o.dtype != DType::kBF16) unsupported("o", "bf16 on sm_90a", dtype_name(o.dtype));
-  if (!(problem.o_token_stride % 2 == 0 && problem.o_head_stride % 2 == 0 &&
-        reinterpret_cast<std::uintptr_t>(o.data) % 4 == 0))
-    refuse("o", "even strides and an address on 4 bytes",
-           fmt::format("strides {}, {}, address {}", problem.o_token_stride, problem.o_head_stride,
-                       fmt::ptr(o.data)));
+  if (o.dtype == DType::kF32) unsupported("o", "bf16 or e4m3 on sm_90a", dtype_name(o.dtype));
+  if (o.dtype == DType::kE4M3 && problem.o_batch_stride != 0) {
+    unsupported("o", "e4m3 whose sequences lie side by side on sm_90a", "another batch stride");
+  }
+  const std::size_t alignment = o.dtype == DType::kBF16 ? 4 : 2;
+  if (problem.o_token_stride % 2 != 0 || problem.o_head_stride % 2 != 0 ||
+      problem.o_batch_stride % 2 != 0 ||
+      reinterpret_cast<std::uintptr_t>(o.data) % alignment != 0) {
+    refuse("o", fmt::format("even strides and an address on {} bytes", alignment),
+           fmt::format("strides {}, {}, {}, address {}", problem.o_batch_stride,
+                       problem.o_token_stride, problem.o_head_stride, fmt::ptr(o.data)));
+  }
+}
+
+void check(const ForwardProblem& problem) {
+  const attention::Options& options = problem.options;
+  const device::OperandsSpec& spec = problem.operands;
+  if (int{options.qk_bf16} + int{options.leak_free} + int{options.half_scores} > 1) {
+    unsupported("qk_bf16, leak_free, half_scores", "at most one of them on sm_90a", "more");
+  }
+  if (options.qk_bf16) {
+    check_bf16(spec.q, "q", spec.q_sequences);
+    check_bf16(spec.k, "k", spec.k_sequences);
+  }
+  check_o(problem);
   const TensorView& row_max = problem.args.row_max;
-  if (!(row_max.rank == 0 || row_max.strides[0] == problem.args.lse.strides[0]))
+  if (row_max.rank != 0 && row_max.strides[0] != problem.args.lse.strides[0]) {
     refuse("row_max", fmt::format("the strides of lse: {}", problem.args.lse.strides[0]),
            core::text(row_max.strides[0]));
+  }
 }
 
 std::int64_t workspace_bytes(const ForwardProblem& problem) {
@@ -35,26 +71,46 @@ void prepare(const ForwardProblem& problem, void* workspace) {
   device::prepare_operands(problem.queue, problem.operands, workspace);
 }
 
+sm90::forward::Bf16Rows bf16_rows(const device::OperandInput& x) {
+  return {static_cast<const std::uint16_t*>(x.data), x.token_stride, x.head_stride};
+}
+
 void attend(const ForwardProblem& problem, void* workspace) {
-  const device::AttentionOperands operands = device::operands_in(problem.operands, workspace);
-  const attention::ForwardArgs& args = problem.args;
-  sm90::forward::attention_forward(
-      problem.queue, {.q = operands.q,
-                      .k = operands.k,
-                      .v = operands.v,
-                      .broadcast_q = problem.operands.broadcast_q,
-                      .mask = problem.mask,
-                      .softmax_scale = problem.softmax_scale,
-                      .scores = problem.options.half_scores ? sm90::forward::Scores::kF16
-                                                            : sm90::forward::Scores::kF32,
-                      .o = static_cast<std::uint16_t*>(args.o.values.data),
-                      .o_token_stride = problem.o_token_stride,
-                      .o_head_stride = problem.o_head_stride,
-                      .columns = problem.operands.head_dim,
-                      .lse = static_cast<float*>(args.lse.data),
-                      .row_max = static_cast<float*>(args.row_max.data),
-                      .lse_head_stride = args.lse.strides[0],
-                      .workspace = static_cast<std::byte*>(workspace) + operands_bytes(problem)});
+  const device::OperandsSpec& spec = problem.operands;
+  const device::AttentionOperands operands = device::operands_in(spec, workspace);
+  const Tensor& o = problem.args.o;
+  sm90::forward::ForwardCall call{
+      .q = operands.q,
+      .k = operands.k,
+      .v = operands.v,
+      .broadcast_q = spec.broadcast_q,
+      .mask = problem.mask,
+      .softmax_scale = problem.softmax_scale,
+      .scores = spec.half_scores ? sm90::forward::Scores::kF16 : sm90::forward::Scores::kF32,
+      .columns = spec.head_dim,
+      .lse = static_cast<float*>(problem.args.lse.data),
+      .row_max = static_cast<float*>(problem.args.row_max.data),
+      .lse_head_stride = problem.args.lse.strides[0],
+      .workspace = static_cast<std::byte*>(workspace) + operands_bytes(problem)};
+  if (spec.bf16_scores) {
+    call.q_bf16 = bf16_rows(spec.q);
+    call.k_bf16 = bf16_rows(spec.k);
+  }
+  if (o.values.dtype == DType::kE4M3) {
+    call.o_mxfp8 = {.codes = static_cast<std::uint8_t*>(o.values.data),
+                    .token_stride = problem.o_token_stride,
+                    .head_stride = problem.o_head_stride,
+                    .scales = static_cast<std::uint8_t*>(o.scales.data),
+                    .scale_row_stride = o.scales.strides[0],
+                    .scale_head_stride = o.scales.strides[1],
+                    .block_shape = problem.options.output_shape};
+  } else {
+    call.o = static_cast<std::uint16_t*>(o.values.data);
+    call.o_token_stride = problem.o_token_stride;
+    call.o_head_stride = problem.o_head_stride;
+    call.o_batch_stride = problem.o_batch_stride;
+  }
+  sm90::forward::attention_forward(problem.queue, call);
 }
 
 }  // namespace

@@ -76,6 +76,72 @@ TEST(GpuForward, BroadcastAsOnTheCpu) {
   expect_same_recipe(call.run(), call.run_on_cpu(), c);
 }
 
+TEST(GpuForward, LeakFreeAsOnTheCpu) {
+  CallCase c = jagged();
+  c.options.leak_free = true;
+  DeviceCall call(c);
+  expect_same_recipe(call.run(), call.run_on_cpu(), c);
+}
+
+TEST(GpuForward, ScoresInBf16AsOnTheCpu) {
+  for (CallCase c : {jagged(), dense(), broadcast()}) {
+    c.options.qk_bf16 = true;
+    DeviceCall call(c);
+    expect_same_recipe(call.run(), call.run_on_cpu(), c);
+  }
+}
+
+TEST(GpuForward, OutputInMxfp8IsThatInBf16Quantized) {
+  for (const BlockShape shape : {BlockShape::k1x32, BlockShape::k32x32}) {
+    CallCase c = jagged();
+    DeviceCall call(c);
+    const CallResults want = call.run();
+    call.options().output_shape = shape;
+    auto cu = c.cu_seqlens_q;
+    const TensorView offsets = make_tensor(cu.data(), DType::kI32, {std::ssize(cu)});
+    const std::vector<std::int64_t> dims{c.rows_o(), c.num_heads, c.head_dim};
+    const auto scale_dims =
+        max_scale_shape(dims, std::ssize(cu) - 1, {.block_shape = shape, .cu_seqlens = offsets});
+    const DeviceArray<std::uint8_t> codes(c.rows_o() * c.num_heads * c.head_dim);
+    const DeviceArray<std::uint8_t> scales(scale_dims[0] * scale_dims[1] * scale_dims[2]);
+    call.args().o = {make_tensor(codes.data(), DType::kE4M3, dims),
+                     make_tensor(scales.data(), DType::kE8M0, scale_dims)};
+    call.run();
+    auto host_codes = codes.download();
+    auto host_scales = scales.download();
+    std::vector<float> values(host_codes.size());
+    dequantize(make_tensor(host_codes.data(), DType::kE4M3, dims),
+               make_tensor(host_scales.data(), DType::kE8M0, scale_dims),
+               make_tensor(values.data(), DType::kF32, dims),
+               {.block_shape = shape, .cu_seqlens = offsets});
+    // E4M3 keeps 4 bits: 31 dB of a normal tensor, less where blocks are ragged.
+    EXPECT_TRUE(expect_close(std::vector<double>(values.begin(), values.end()), decoded(want.o),
+                             {.metric = Metric::kSqnrDb, .limit = 29},
+                             {.label = std::string(block_shape_name(shape))}));
+  }
+}
+
+TEST(GpuForward, BatchesOfOutputMayLieApart) {
+  const CallCase c = dense();
+  DeviceCall call(c);
+  const CallResults want = call.run();
+  const std::int64_t width = c.num_heads * c.head_dim, rows = c.seqlen_q + 3;
+  const DeviceArray<std::uint16_t> o(c.batch * rows * width);
+  TensorView& view = call.args().o.values;
+  view.data = o.data();
+  view.strides[0] = rows * width;
+  call.run();
+  const std::vector<std::uint16_t> got = o.download();
+  for (std::int64_t row = 0; row < c.batch * rows; ++row) {
+    const std::int64_t s = row / rows, in_sequence = row % rows;
+    for (std::int64_t i = 0; i < width; ++i) {
+      const std::uint16_t expected =
+          in_sequence < c.seqlen_q ? want.o[(s * c.seqlen_q + in_sequence) * width + i] : 0xFFFF;
+      ASSERT_EQ(got[row * width + i], expected) << row << ", " << i;
+    }
+  }
+}
+
 TEST(GpuForward, HalfScoresStayNearTheCpu) {
   CallCase c = dense();
   c.options.half_scores = true;
