@@ -232,13 +232,10 @@ int run(int argc, char** argv) {
   for (const AttentionCase& shape : kAttentionCases) {
     if (std::string_view(shape.name).find(only) == std::string_view::npos) continue;
     for (io::Record& record : run_case(bench, queue, shape, noise)) {
-      record.device = bench.device.name();
-      record.driver = std::to_string(driver->version());
-      record.commit = commit;
-      record.date = io::utc_date();
       records.push_back(std::move(record));
     }
   }
+  stamp(records, bench.device, {}, commit);
   if (!json.empty()) io::write_records(json, records);
   return 0;
 }
@@ -247,10 +244,5 @@ int run(int argc, char** argv) {
 }  // namespace mxfa::bench
 
 int main(int argc, char** argv) {
-  try {
-    return mxfa::bench::run(argc, argv);
-  } catch (const mxfa::Error& error) {
-    fmt::print(stderr, "backward_bench: {}\n", error.what());
-    return error.kind() == mxfa::ErrorKind::kDevice ? 3 : 2;
-  }
+  return mxfa::bench::run_program("backward_bench", mxfa::bench::run, argc, argv);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,29 @@ inline double measure_copy_gbps(const Bench& bench) {
         "cuMemcpyDtoDAsync");
   });
   return 2.0 * kBytes / timing.ms_median / 1e6;
+}
+
+/// Where, from what and when records were made.
+inline void stamp(std::span<io::Record> records, const driver::Device& device,
+                  const std::string& driver_name, const std::string& commit) {
+  const int version = device.driver().version();
+  for (io::Record& record : records) {
+    record.device = device.name();
+    record.driver = fmt::format("{}{}CUDA {}.{}", driver_name, driver_name.empty() ? "" : ", ",
+                                version / 1000, version % 1000 / 10);
+    record.commit = commit;
+    record.date = io::utc_date();
+  }
+}
+
+/// main() of these programs: an Error is printed and becomes the exit status, 3 for no device.
+inline int run_program(const char* name, int (*run)(int, char**), int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}: {}\n", name, error.what());
+    return error.kind() == ErrorKind::kDevice ? 3 : 2;
+  }
 }
 
 inline void print(const io::Record& record, const std::string& shape) {

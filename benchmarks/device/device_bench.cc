@@ -37,13 +37,7 @@ int run(int argc, char** argv) {
   if (wanted("norms")) bench_norms(bench, records);
   if (wanted("quantize")) bench_quantize(bench, records);
   if (wanted("operands")) bench_operands(bench, records);
-  for (io::Record& record : records) {
-    record.device = bench.device.name();
-    record.driver = fmt::format("{}{}CUDA {}.{}", driver_name, driver_name.empty() ? "" : ", ",
-                                driver->version() / 1000, driver->version() % 1000 / 10);
-    record.commit = commit;
-    record.date = io::utc_date();
-  }
+  stamp(records, bench.device, driver_name, commit);
   if (!json.empty()) io::write_records(json, records);
   if (!results.empty()) write_results(results, records);
   return 0;
@@ -53,10 +47,5 @@ int run(int argc, char** argv) {
 }  // namespace mxfa::bench
 
 int main(int argc, char** argv) {
-  try {
-    return mxfa::bench::run(argc, argv);
-  } catch (const mxfa::Error& error) {
-    fmt::print(stderr, "device_bench: {}\n", error.what());
-    return error.kind() == mxfa::ErrorKind::kDevice ? 3 : 2;
-  }
+  return mxfa::bench::run_program("device_bench", mxfa::bench::run, argc, argv);
 }

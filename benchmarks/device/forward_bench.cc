@@ -153,13 +153,9 @@ int run(int argc, char** argv) {
       // A mask is what leak-free operands are for.
       if (kind.product == Product::kTokenScales && !shape.causal) continue;
       records.push_back(run_case(bench, queue, shape, noise, kind));
-      io::Record& record = records.back();
-      record.device = bench.device.name();
-      record.driver = std::to_string(driver->version());
-      record.commit = commit;
-      record.date = io::utc_date();
     }
   }
+  stamp(records, bench.device, {}, commit);
   if (!json.empty()) io::write_records(json, records);
   return 0;
 }
@@ -168,10 +164,5 @@ int run(int argc, char** argv) {
 }  // namespace mxfa::bench
 
 int main(int argc, char** argv) {
-  try {
-    return mxfa::bench::run(argc, argv);
-  } catch (const mxfa::Error& error) {
-    fmt::print(stderr, "forward_bench: {}\n", error.what());
-    return error.kind() == mxfa::ErrorKind::kDevice ? 3 : 2;
-  }
+  return mxfa::bench::run_program("forward_bench", mxfa::bench::run, argc, argv);
 }

@@ -14,7 +14,7 @@ namespace {
 /// Rows of the oracle: a second of a core at 16384 keys.
 constexpr std::int64_t kCheckedRows = 32;
 
-io::Record record_of(const AttentionCase& c, ForwardVariant variant) {
+io::Record record_of(const AttentionCase& c, ForwardVariant variant, BlockShape block_shape) {
   constexpr const char* kImpls[] = {"mxfa mxfp8", "mxfa mxfp8 (half scores)",
                                     "mxfa mxfp8 (qk bf16)", "mxfa mxfp8 (leak-free)"};
   io::Record record;
@@ -23,8 +23,7 @@ io::Record record_of(const AttentionCase& c, ForwardVariant variant) {
   record.impl = kImpls[static_cast<int>(variant)];
   record.variant.qk = variant == ForwardVariant::kBf16 ? "bf16" : "mxfp8";
   record.variant.p_scale = "constant";
-  record.variant.block_shape =
-      block_shape_name(variant == ForwardVariant::kLeakFree ? BlockShape::k1xD : BlockShape::k32xD);
+  record.variant.block_shape = block_shape_name(block_shape);
   return record;
 }
 
@@ -147,7 +146,7 @@ std::vector<io::Record> forward_records(const Device& device, const ForwardOptio
   for (const AttentionCase& c : options.cases) {
     for (const ForwardVariant variant : options.variants) {
       const ForwardCase forward(device, stream.handle(), c, variant);
-      io::Record record = record_of(c, variant);
+      io::Record record = record_of(c, variant, attention::operand_shape(forward.options()));
       if (options.timed) {
         const std::function<void()> bodies[] = {
             [&] { forward.attend(); }, [&] { forward.prepare(); }, [&] { forward.forward(); }};
@@ -248,7 +247,8 @@ std::vector<io::Record> host_time_records(const Device& device) {
         {"checks alone",
          [&] { attention::forward_workspace_bytes(forward.args(), forward.options()); }}};
     for (const auto& [what, body] : works) {
-      io::Record record = record_of(c, ForwardVariant::kF32);
+      io::Record record =
+          record_of(c, ForwardVariant::kF32, attention::operand_shape(forward.options()));
       record.routine = "attention_forward_host_time";
       record.timing = host_timing(stream, body);
       record.extra["call"] = what;

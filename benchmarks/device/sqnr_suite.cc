@@ -94,8 +94,10 @@ Result run_on(const Device& device, const Sample& sample, bool half_scores) {
 struct Wanted {
   Result kern, f64, recipe;
 };
-Wanted wanted_of(const Sample& sample, bool half_scores) {
-  recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
+Wanted wanted_of(const Sample& sample, attention::Recipe own_recipe, bool half_scores) {
+  recipe::RecipeConfig config = own_recipe == attention::Recipe::kHopper
+                                    ? recipe::RecipeConfig::hopper()
+                                    : recipe::RecipeConfig::blackwell();
   config.o_out = recipe::OutputFormat::kBf16;
   recipe::Operands operands = recipe::quantize_operands(sample.inputs, config);
   if (half_scores) {
@@ -111,10 +113,10 @@ Wanted wanted_of(const Sample& sample, bool half_scores) {
   const auto result_of = [](const reference::ForwardResult& forward) {
     return Result{forward.o.data, forward.lse};
   };
-  const auto own = recipe::recipe_forward(operands, problem, config).saved;
+  const auto saved = recipe::recipe_forward(operands, problem, config).saved;
   return {result_of(reference::attention_forward(recipe::kern_inputs(operands, problem, config))),
           result_of(reference::attention_forward(sample.inputs)),
-          {{own.o.data.begin(), own.o.data.end()}, {own.lse.begin(), own.lse.end()}}};
+          {{saved.o.data.begin(), saved.o.data.end()}, {saved.lse.begin(), saved.lse.end()}}};
 }
 
 double difference(const std::vector<double>& a, const std::vector<double>& b) {
@@ -154,7 +156,6 @@ io::Record record_of(const Sample& sample, bool half_scores, const Result& got,
                   .causal = false,
                   .jagged = false};
   record.variant.qk = "mxfp8";
-  record.variant.block_shape = block_shape_name(BlockShape::k32xD);
   std::optional<double> listed;
   if (sample.seqlen_k == kListedKeys && !half_scores) listed = kListed.at(sample.dataset);
   record.sqnr = {bar("o_kern", want.kern.o, got, want.recipe, listed),
@@ -196,7 +197,7 @@ std::vector<io::Record> sqnr_records(const Device& device, const SqnrOptions& op
     sample.inputs = reference::make_dataset(
         work.dataset, {.seqlen_q = sample.seqlen_q, .seqlen_k = work.seqlen_k});
     sample.inputs.dout = {};
-    const Wanted want = wanted_of(sample, work.half_scores);
+    const Wanted want = wanted_of(sample, attention::native_recipe(device), work.half_scores);
     const std::lock_guard lock(device_mutex);
     const Result got = run_on(device, sample, work.half_scores);
     records[static_cast<std::size_t>(i)] = record_of(sample, work.half_scores, got, want);

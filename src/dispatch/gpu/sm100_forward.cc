@@ -14,6 +14,9 @@ void check(const ForwardProblem& problem) {
   if (problem.args.q.values.dtype == DType::kE4M3)
     unsupported("q", "bf16 or f32 on Blackwell", dtype_name(DType::kE4M3));
   const TensorView& o = problem.args.o.values;
+  if (problem.o_batch_stride != 0) {
+    unsupported("o", "sequences side by side on Blackwell", "another batch stride");
+  }
   if (o.dtype != DType::kBF16) unsupported("o", "bf16 on Blackwell", dtype_name(o.dtype));
   if (!(problem.o_token_stride % 8 == 0 && problem.o_head_stride % 8 == 0 &&
         reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0))
