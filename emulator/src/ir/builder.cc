@@ -342,6 +342,11 @@ void Builder::hold(const ptx::Operand& operand, RegisterOwner owner) {
   for (const ptx::Operand& part : operand.parts) hold(part, owner);
 }
 
+void Builder::commit(RegisterOwner owner) {
+  if (instruction_->guard >= 0) return;
+  holds.push_back({static_cast<std::uint32_t>(code.size() - 1), owner, HoldEvent::kCommit});
+}
+
 void Builder::release(RegisterOwner owner) {
   // A guarded wait may not happen.
   if (instruction_->guard >= 0) return;

@@ -35,10 +35,13 @@ struct VirtualRegister {
 /// An instruction whose asynchronous work owns a register from then on, or (without a register)
 /// waits for all such work of an owner.
 struct HoldEvent {
-  static constexpr std::uint32_t kAll = UINT32_MAX;
+  static constexpr std::uint32_t kAll = UINT32_MAX;         ///< waited for, if committed
+  static constexpr std::uint32_t kCommit = UINT32_MAX - 1;  ///< of wgmma: a wait may count on it
   std::uint32_t inst = 0;
   RegisterOwner owner = RegisterOwner::kNone;
   std::uint32_t reg = kAll;
+
+  bool is_register() const { return reg < kCommit; }
 };
 
 /// Where the variables that a function can name lie.
@@ -97,6 +100,8 @@ class Builder {
   std::uint64_t integer(const ptx::Operand& operand, std::string_view what) const;
   /// The last instruction's asynchronous work owns the registers of the operand until a wait.
   void hold(const ptx::Operand& operand, RegisterOwner owner);
+  /// What the owner holds so far belongs to a group that can be waited for.
+  void commit(RegisterOwner owner);
   /// The last instruction waits for all work of this owner.
   void release(RegisterOwner owner);
   [[noreturn]] void fail(const std::string& reason) const;

@@ -189,7 +189,7 @@ void lower_instruction(LowerContext& c) {
 void note_matrix_registers(Kernel& kernel, const Builder& builder) {
   std::set<std::uint32_t> registers;
   for (const HoldEvent& event : builder.holds) {
-    if (event.owner == RegisterOwner::kWgmma && event.reg != HoldEvent::kAll) {
+    if (event.owner == RegisterOwner::kWgmma && event.is_register()) {
       registers.insert(event.reg);
     }
   }

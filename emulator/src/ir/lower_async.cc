@@ -358,6 +358,7 @@ void lower_wgmma(LowerContext& c) {
   if (opcode.has("mma_async")) return lower_wgmma_mma(c);
   lower_by_signature(c, &exec::wgmma_group, Flow::kAligned);
   c.b.last().a = static_cast<std::uint8_t>(opcode.which({"fence", "commit_group", "wait_group"}));
+  if (opcode.has("commit_group")) c.b.commit(RegisterOwner::kWgmma);
   if (opcode.has("wait_group") && c.b.last().imm == 0) c.b.release(RegisterOwner::kWgmma);
 }
 

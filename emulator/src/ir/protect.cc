@@ -9,12 +9,13 @@
 namespace mxfa::emu::ir {
 namespace {
 
-/// A may-analysis, forward: which registers are held where.
+/// A may-analysis, forward: which registers are held where. A register has two bits: held by work
+/// that no commit has put into a group yet, which no wait covers, and by committed work.
 class HoldAnalysis {
  public:
   explicit HoldAnalysis(const Builder& builder) : builder_(builder) {
     for (const HoldEvent& event : builder.holds) {
-      if (event.reg == HoldEvent::kAll) continue;
+      if (!event.is_register()) continue;
       const auto [it, is_new] = number_.try_emplace(event.reg, registers_.size());
       if (!is_new) continue;
       registers_.push_back(event.reg);
@@ -36,7 +37,11 @@ class HoldAnalysis {
       }
     }
   }
-  std::uint32_t reg(std::size_t number) const { return registers_[number]; }
+  bool holds(const BitSet& held, std::size_t number) const {
+    return held.test(number) || held.test(committed(number));
+  }
+  /// Of a bit.
+  std::uint32_t reg_of(std::size_t bit) const { return registers_[bit % registers_.size()]; }
   RegisterOwner owner(std::size_t number) const { return owners_[number]; }
   /// Null where the register is never held.
   const std::size_t* number_of(std::uint32_t reg) const {
@@ -45,6 +50,8 @@ class HoldAnalysis {
   }
 
  private:
+  std::size_t committed(std::size_t number) const { return registers_.size() + number; }
+
   std::size_t first_event(std::uint32_t inst) const {
     const auto it = std::ranges::lower_bound(builder_.holds, inst, {}, &HoldEvent::inst);
     return static_cast<std::size_t>(it - builder_.holds.begin());
@@ -53,18 +60,25 @@ class HoldAnalysis {
   void apply(std::uint32_t inst, std::size_t& event, BitSet& held) const {
     for (; event < builder_.holds.size() && builder_.holds[event].inst == inst; ++event) {
       const HoldEvent& what = builder_.holds[event];
-      if (what.reg != HoldEvent::kAll) {
-        held.set(number_.at(what.reg));
+      if (what.is_register()) {
+        const std::size_t number = number_.at(what.reg);
+        held.set(what.owner == RegisterOwner::kWgmma ? number : committed(number));
         continue;
       }
       for (std::size_t i = 0; i < registers_.size(); ++i) {
-        if (owners_[i] == what.owner) held.reset(i);
+        if (owners_[i] != what.owner) continue;
+        if (what.reg == HoldEvent::kAll) {
+          held.reset(committed(i));
+        } else if (held.test(i)) {
+          held.reset(i);
+          held.set(committed(i));
+        }
       }
     }
   }
 
   void solve() {
-    in_.assign(blocks_.size(), BitSet(registers_.size()));
+    in_.assign(blocks_.size(), BitSet(2 * registers_.size()));
     for (bool changed = true; changed;) {
       changed = false;
       for (std::size_t b = 0; b < blocks_.size(); ++b) {
@@ -101,7 +115,7 @@ void add_unique(std::vector<std::uint32_t>& list, std::uint32_t reg) {
 std::vector<Hazard> find_hazards(const Builder& builder, const HoldAnalysis& analysis) {
   std::map<std::uint32_t, RegisterOwner> holders;
   for (const HoldEvent& event : builder.holds) {
-    if (event.reg != HoldEvent::kAll) holders[event.inst] = event.owner;
+    if (event.is_register()) holders[event.inst] = event.owner;
   }
   std::vector<Hazard> hazards;
   std::size_t use = 0;
@@ -109,7 +123,7 @@ std::vector<Hazard> find_hazards(const Builder& builder, const HoldAnalysis& ana
     Hazard hazard{inst, {}, {}};
     for (; use < builder.uses.size() && builder.uses[use].inst == inst; ++use) {
       const std::size_t* number = analysis.number_of(builder.uses[use].reg);
-      if (number == nullptr || !held.test(*number)) continue;
+      if (number == nullptr || !analysis.holds(held, *number)) continue;
       const RegisterOwner owner = analysis.owner(*number);
       const auto holder = holders.find(inst);
       if (owner == RegisterOwner::kWgmma && holder != holders.end() && holder->second == owner) {
@@ -183,7 +197,7 @@ std::vector<HeldRange> protect_held_registers(Builder& builder) {
     it->second.end = std::max(it->second.end, inst);
   };
   analysis.for_each([&](std::uint32_t inst, const BitSet& held) {
-    held.for_each([&](std::size_t number) { cover(analysis.reg(number), inst); });
+    held.for_each([&](std::size_t bit) { cover(analysis.reg_of(bit), inst); });
   });
 
   const std::vector<RegisterUse> old_uses = builder.uses;
