@@ -24,9 +24,9 @@ struct Refusal {
 };
 
 class GpuRefusals : public ::testing::TestWithParam<Refusal> {};
+class BlackwellRefusals : public ::testing::TestWithParam<Refusal> {};
 
-TEST_P(GpuRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
-  const Refusal& refusal = GetParam();
+void expect_refused(const Refusal& refusal) {
   DeviceCall call(small_case());
   const DeviceArray<std::byte>& workspace = call.workspace();
   refusal.change(call.args(), call.options());
@@ -39,6 +39,10 @@ TEST_P(GpuRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
   }
   for (const std::uint16_t value : call.results().o) EXPECT_EQ(value, 0xFFFF);
 }
+
+TEST_P(GpuRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) { expect_refused(GetParam()); }
+
+TEST_P(BlackwellRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) { expect_refused(GetParam()); }
 
 std::uint16_t on_host[64 * 64];
 
@@ -105,6 +109,21 @@ const Refusal kRefusals[] = {
     {"Scale", "softmax_scale: expected a finite number above 0, got 0",
      [](ForwardArgs&, Options& o) { o.softmax_scale = 0.0; }},
 };
+
+// What Hopper's kernel takes and Blackwell's does not take yet.
+const Refusal kBlackwellRefusals[] = {
+    {"ScoresInBf16", "qk_bf16: expected false on Blackwell, got true",
+     [](ForwardArgs&, Options& o) { o.qk_bf16 = true; }, ErrorKind::kUnsupported},
+    {"HalfScores", "half_scores: expected false on Blackwell, got true",
+     [](ForwardArgs&, Options& o) { o.half_scores = true; }, ErrorKind::kUnsupported},
+    {"OutputDType", "o: expected bf16 on Blackwell, got f32",
+     [](ForwardArgs& a, Options&) { a.o.values.dtype = DType::kF32; }, ErrorKind::kUnsupported},
+    {"OutputStride", "o: expected strides that are multiples of 8 and an address on 16 bytes, got ",
+     [](ForwardArgs& a, Options&) { a.o.values.strides[0] = 132; }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Arguments, BlackwellRefusals, ::testing::ValuesIn(kBlackwellRefusals),
+                         [](const auto& test) { return test.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(Arguments, GpuRefusals, ::testing::ValuesIn(kRefusals),
                          [](const auto& test) { return test.param.name; });
