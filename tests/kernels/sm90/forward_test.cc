@@ -202,10 +202,12 @@ const ForwardCase kCases[] = {
      .dense_batch = 1,
      .dense_seqlen_q = 66,
      .dense_seqlen_k = 1050},
+    // Parts have maxima of their own: on one or two multiprocessors, undivided, it loses 0.43 dB.
     {.name = "divided_half",
      .cu_seqlens_q = {},
      .cu_seqlens_k = {},
      .scores = Scores::kF16,
+     .half_o_db = 0.75,
      .dense_batch = 1,
      .dense_seqlen_q = 200,
      .dense_seqlen_k = 1500,

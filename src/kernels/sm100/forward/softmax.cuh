@@ -68,7 +68,12 @@ class Softmax {
     const FullBlocks full = full_blocks(tile);
     Row row;
     for (int n = begin; n < end; ++n) {
-      if constexpr (Config::kLeakFree) share_folds(stages_ + 2 * (n - tile.n_begin) + 1);
+      if constexpr (Config::kLeakFree) {
+        // A stream may have passed over whole tiles, and a parity tells only the last two phases of
+        // a stage apart: S tells that the stage's phase before this one is over.
+        if (n == begin) wait(barriers_.s_full[stream_], scores_.parity());
+        share_folds(stages_ + 2 * (n - tile.n_begin) + 1);
+      }
       run_step(tile, n, n < full.begin || n >= full.end, n == begin, row);
     }
     wait(barriers_.message_empty[stream_], messages_.last_parity());
