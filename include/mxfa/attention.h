@@ -55,10 +55,11 @@ struct Options {
   /// an earlier output of a causal call, bit for bit.
   bool leak_free = false;
   /// Hopper GPUs only. S accumulates in half, from q and k quantized 5 and 4 binades lower: faster,
-  /// at up to 1 dB of o where scores are large; lse within 4e-3. Not with payload as input.
+  /// at up to 1 dB of o where scores are large; lse within 4e-3 * max(1, |lse|). Not with payload
+  /// as input.
   bool half_scores = false;
-  /// Devices only. The same operands, then attention in FP32 by a plain kernel that any
-  /// architecture runs: slow, for checking.
+  /// Devices only. The same operands (Recipe::kHopper's), then attention in FP32 by a plain kernel
+  /// that any architecture runs: slow, for checking. o: kBF16 or kF32; not with qk_bf16.
   bool exact = false;
   ScaleRule scale_rule = ScaleRule::kRoundUp;    ///< of everything that is quantized in the call
   BlockShape output_shape = BlockShape::k32x32;  ///< of outputs in MXFP8
@@ -68,7 +69,8 @@ struct Options {
   bool deterministic = true;
 };
 
-/// The recipe of a device's kernels. Throws Error(kUnsupported) naming an architecture without any.
+/// The recipe of a device's kernels: what Options::recipe must be on it, except with `exact`.
+/// Throws Error(kUnsupported) naming an architecture without any.
 Recipe native_recipe(const Device& device);
 
 /// Block shape of q, k and v, and of dout (never 1xD), in row-major scales.

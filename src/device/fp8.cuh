@@ -52,18 +52,6 @@ __device__ inline unsigned encode_e4m3_quad(float a, float b, float c, float d) 
   return encode_e4m3_pair(a, b) | encode_e4m3_pair(c, d) << 16;
 }
 
-template <class Format>
-__device__ inline unsigned encode_quad(const float (&value)[4]) {
-  if constexpr (Format::kMantissaBits == mx::E4M3::kMantissaBits) {
-    return encode_e4m3_quad(value[0], value[1], value[2], value[3]);
-  } else {
-    std::uint16_t low, high;
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(value[1]), "f"(value[0]));
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(value[3]), "f"(value[2]));
-    return low | unsigned{high} << 16;
-  }
-}
-
 /// Two codes as the FP16 values that they are, and back with rounding; products of FP16 pairs.
 template <class Format>
 __device__ inline unsigned decode_half_pair(unsigned codes) {
