@@ -31,10 +31,13 @@ struct MachineRow {
 };
 
 constexpr MachineRow kMachines[] = {
-    {"cpu", "any", "sqnr, quantize, attention, GEMM+quantize, RMSNorm+quantize", "the module"},
-    {"hopper", "sm_90a", "quantize, RMSNorm+quantize", "attention, GEMM+quantize, the module"},
-    {"blackwell", "sm_100a, sm_103a", "quantize, RMSNorm+quantize (never run on such a GPU)",
-     "attention, GEMM+quantize, the module"},
+    {"cpu", "any", "sqnr, quantize, attention, GEMM+quantize, RMSNorm+quantize, the module",
+     "Python package"},
+    {"hopper", "sm_90a", "quantize, RMSNorm+quantize, attention forward",
+     "public attention backward, GEMM+quantize, the module"},
+    {"blackwell", "sm_100a, sm_103a",
+     "quantize, RMSNorm+quantize, attention forward (in the emulator, never run on such a GPU)",
+     "attention backward, GEMM+quantize, the module"},
 };
 
 std::string compiler_name() {

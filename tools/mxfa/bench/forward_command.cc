@@ -21,7 +21,7 @@ namespace {
 
 struct ForwardArguments {
   std::string preset = "peer";
-  std::vector<std::string> variants = {"f32", "half"};
+  std::vector<std::string> variants;
   std::string driver = "cuda";
   std::string arch = "sm_90a";
   std::string driver_name;
@@ -247,10 +247,11 @@ Command add_forward(CLI::App& bench) {
       "  mxfa bench forward --driver emulator --arch sm_90a --preset tiny");
   const auto arguments = std::make_shared<ForwardArguments>();
   app->add_option("--preset", arguments->preset, "Shapes, or sqnr")->capture_default_str();
-  app->add_option("--variants", arguments->variants,
-                  "Some of f32, half (scores), qk-bf16, leak-free")
-      ->delimiter(',')
-      ->capture_default_str();
+  app->add_option(
+         "--variants", arguments->variants,
+         "Some of f32, half (scores), qk-bf16, leak-free; half and qk-bf16 on Hopper only. "
+         "Default: f32,half, and f32 where the emulator is a Blackwell")
+      ->delimiter(',');
   app->add_option("--driver", arguments->driver, "cuda or emulator")->capture_default_str();
   app->add_option("--arch", arguments->arch, "What the emulator is: sm_90a, sm_100a, sm_103a")
       ->capture_default_str();
@@ -260,7 +261,14 @@ Command add_forward(CLI::App& bench) {
   app->add_option("--runs", arguments->runs, "Timed runs of each case")->capture_default_str();
   add_json_option(*app, arguments->json);
   app->add_option("--plot", arguments->plot, "A chart of the result")->type_name("FILE.svg");
-  return {app, [arguments] { return run_forward(*arguments); }};
+  return {app, [arguments] {
+            if (arguments->variants.empty()) {
+              const bool blackwell = arguments->driver == "emulator" && arguments->arch != "sm_90a";
+              arguments->variants = {"f32"};
+              if (!blackwell) arguments->variants.emplace_back("half");
+            }
+            return run_forward(*arguments);
+          }};
 }
 
 }  // namespace mxfa::cli::bench
