@@ -1,13 +1,19 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <numbers>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench.h"
 #include "core/parallel.h"
 #include "device/operands.h"
+#include "kernels/sm90/forward/launch.h"
 #include "reference/matrix.h"
 
 /// What the benchmarks of attention share: cases, inputs on the device that the host knows too.
@@ -143,5 +149,36 @@ inline constexpr AttentionCase kAttentionCases[] = {
     {"jagged 768 .. 4096", 768, 3, 512, 4096, false, true},
     {"jagged 768 .. 16384", 768, 3, 512, 16384, false, true},
     {"4x16x4096 D=64", 4, 16, 4096, 4096, false, false, 64}};
+
+using RunCase = std::function<std::vector<io::Record>(
+    const Bench&, const device::Queue&, const AttentionCase&, const std::vector<std::uint16_t>&)>;
+
+/// Parses the command line and runs, on the GPU, the cases that it asks for.
+inline int run_cases(CLI::App& app, int argc, char** argv, const RunCase& run_case) {
+  std::string json, commit, only;
+  app.add_option("--json", json, "write result records to this file");
+  app.add_option("--commit", commit, "the commit that was built, for the records");
+  app.add_option("--case", only, "cases whose name holds this");
+  CLI11_PARSE(app, argc, argv);
+  const auto driver = std::make_shared<const driver::Driver>(driver::DriverOptions{});
+  const Bench bench{driver::Device(driver, 0)};
+  std::vector<driver::KernelImage> images(device::kernel_images().begin(),
+                                          device::kernel_images().end());
+  const auto own = sm90::kernel_images();
+  images.insert(images.end(), own.begin(), own.end());
+  driver::KernelCache kernels(bench.device, images);
+  const device::Queue queue{bench.device, kernels, bench.stream.handle()};
+  const auto noise = normal_noise();
+  std::vector<io::Record> records;
+  for (const AttentionCase& shape : kAttentionCases) {
+    if (std::string_view(shape.name).find(only) == std::string_view::npos) continue;
+    for (io::Record& record : run_case(bench, queue, shape, noise)) {
+      records.push_back(std::move(record));
+    }
+  }
+  stamp(records, bench.device, {}, commit);
+  if (!json.empty()) io::write_records(json, records);
+  return 0;
+}
 
 }  // namespace mxfa::bench

@@ -130,34 +130,20 @@ io::Record run_case(const Bench& bench, const device::Queue& queue, const Attent
 
 int run(int argc, char** argv) {
   CLI::App app("Speed and accuracy of the Hopper forward");
-  std::string json, commit, only, only_kind;
-  app.add_option("--json", json, "write result records to this file");
-  app.add_option("--commit", commit, "the commit that was built, for the records");
-  app.add_option("--case", only, "cases whose name holds this");
+  std::string only_kind;
   app.add_option("--kind", only_kind, "kinds whose name ends so");
-  CLI11_PARSE(app, argc, argv);
-  const auto driver = std::make_shared<const driver::Driver>(driver::DriverOptions{});
-  const Bench bench{driver::Device(driver, 0)};
-  std::vector<driver::KernelImage> images(device::kernel_images().begin(),
-                                          device::kernel_images().end());
-  const auto own = sm90::kernel_images();
-  images.insert(images.end(), own.begin(), own.end());
-  driver::KernelCache kernels(bench.device, images);
-  const device::Queue queue{bench.device, kernels, bench.stream.handle()};
-  const auto noise = normal_noise();
-  std::vector<io::Record> records;
-  for (const AttentionCase& shape : kAttentionCases) {
-    if (std::string_view(shape.name).find(only) == std::string_view::npos) continue;
-    for (const Kind& kind : kKinds) {
-      if (!std::string_view(kind.impl).ends_with(only_kind)) continue;
-      // A mask is what leak-free operands are for.
-      if (kind.product == Product::kTokenScales && !shape.causal) continue;
-      records.push_back(run_case(bench, queue, shape, noise, kind));
-    }
-  }
-  stamp(records, bench.device, {}, commit);
-  if (!json.empty()) io::write_records(json, records);
-  return 0;
+  return run_cases(app, argc, argv,
+                   [&](const Bench& bench, const device::Queue& queue, const AttentionCase& shape,
+                       const std::vector<std::uint16_t>& noise) {
+                     std::vector<io::Record> records;
+                     for (const Kind& kind : kKinds) {
+                       if (!std::string_view(kind.impl).ends_with(only_kind)) continue;
+                       // A mask is what leak-free operands are for.
+                       if (kind.product == Product::kTokenScales && !shape.causal) continue;
+                       records.push_back(run_case(bench, queue, shape, noise, kind));
+                     }
+                     return records;
+                   });
 }
 
 }  // namespace

@@ -69,6 +69,17 @@ constexpr std::int32_t kv_heads_per_section(std::int64_t l2_bytes, std::int64_t 
   return static_cast<std::int32_t>(heads < 1 ? 1 : heads > (1 << 20) ? 1 << 20 : heads);
 }
 
+/// TileShape::pairs_per_section of a forward. Costs fall from tile to tile under a causal mask, and
+/// sections would bring costly ones last: all pairs are one.
+constexpr std::int32_t forward_pairs_per_section(const TileShape& shape, std::int32_t batch,
+                                                 std::int64_t total_k, std::int64_t l2_bytes,
+                                                 std::int64_t token_bytes) {
+  const std::int64_t mean = batch > 0 ? total_k / batch : 0;
+  const std::int32_t pairs = shape.mask.causal ? batch * shape.num_heads_kv
+                                               : kv_heads_per_section(l2_bytes, mean, token_bytes);
+  return pairs > 0 ? pairs : 1;
+}
+
 namespace internal {
 
 struct GroupTile {

@@ -8,10 +8,11 @@
 
 namespace mxfa::core {
 
-/// Memory of one call in one piece, cut into parts on 64 bytes. Without memory it only counts.
+/// Memory of one call in one piece, cut into parts on `align` bytes. Without memory it only counts.
 class Arena {
  public:
-  explicit Arena(std::span<std::byte> memory = {}) : memory_(memory) {}
+  explicit Arena(std::span<std::byte> memory = {}, std::int64_t align = 64)
+      : memory_(memory), align_(align) {}
 
   bool counting() const { return memory_.data() == nullptr; }
   std::int64_t used() const { return used_; }
@@ -29,16 +30,16 @@ class Arena {
 
  private:
   std::byte* take_bytes(std::int64_t bytes) {
-    constexpr std::int64_t kAlign = 64;
     const std::int64_t begin = used_;
-    used_ += (bytes + kAlign - 1) / kAlign * kAlign;
-    if (counting()) return reinterpret_cast<std::byte*>(kAlign + begin);
+    used_ += (bytes + align_ - 1) / align_ * align_;
+    if (counting()) return reinterpret_cast<std::byte*>(align_ + begin);
     expect(used_ <= static_cast<std::int64_t>(memory_.size()), "workspace",
            "at least " + text(used_) + " bytes", std::to_string(memory_.size()));
     return memory_.data() + begin;
   }
 
   std::span<std::byte> memory_;
+  std::int64_t align_;
   std::int64_t used_ = 0;
 };
 

@@ -1,11 +1,9 @@
 #include "device/block_scaled.h"
 
-#include <limits>
 #include <string_view>
 
-#include "core/arena.h"
 #include "device/checks.h"
-#include "device/ops.h"
+#include "device/preparation.h"
 #include "mx/jagged_scale.h"
 
 namespace mxfa::device {
@@ -30,7 +28,7 @@ void check(const OperandsSpec& spec) {
 class Preparation {
  public:
   Preparation(const OperandsSpec& spec, void* memory, const Queue* queue)
-      : spec_(spec), memory_(span_of(memory)), queue_(queue) {}
+      : spec_(spec), memory_(operand_arena(memory, 64)), queue_(queue) {}
 
   BlockScaledOperands run() {
     const JaggedOffsetsView q = offsets(spec_.q_sequences), k = offsets(spec_.k_sequences);
@@ -45,27 +43,8 @@ class Preparation {
   std::int64_t bytes() const { return memory_.used(); }
 
  private:
-  /// As much as there is: its size is the caller's promise.
-  static std::span<std::byte> span_of(void* memory) {
-    if (memory == nullptr) return {};
-    return {static_cast<std::byte*>(memory), std::numeric_limits<std::ptrdiff_t>::max()};
-  }
-
   JaggedOffsetsView offsets(const Sequences& sequences) {
-    JaggedOffsetsView view{.batch = sequences.batch};
-    if (sequences.cu_seqlens == nullptr) {
-      view.seqlen = sequences.seqlen;
-      return view;
-    }
-    auto* const groups = memory_.take<std::int64_t>(sequences.batch + 1);
-    auto* const tiles = memory_.take<std::int64_t>(sequences.batch + 1);
-    view.cu_seqlens = sequences.cu_seqlens;
-    view.group_begin = groups;
-    view.tile_begin = tiles;
-    if (queue_ != nullptr) {
-      jagged_offsets(*queue_, sequences.cu_seqlens, sequences.batch, groups, tiles);
-    }
-    return view;
+    return place_offsets(queue_, sequences, memory_);
   }
 
   BlockScaledOperand operand(const OperandInput& input, const JaggedOffsetsView& offsets,
@@ -81,16 +60,7 @@ class Preparation {
     const bool along_dim = axis == ScaleAxis::kHeadDim;
     if (queue_ != nullptr) {
       quantize(*queue_,
-               {.input = {.data = input.data,
-                          .dtype = input.dtype,
-                          .row_stride = input.token_stride,
-                          .head_stride = input.head_stride,
-                          .batch_stride = input.batch_stride,
-                          .rows = offsets.dense() ? sequences.seqlen : sequences.total,
-                          .head_dim = spec_.head_dim,
-                          .round_bf16 = true,
-                          .shift = input.shift,
-                          .shift_batch_stride = input.shift_batch_stride},
+               {.input = quantize_input(input, offsets, sequences, spec_.head_dim),
                 .codes = rows,
                 .codes_row_stride = width,
                 .codes_head_stride = head_dim,

@@ -3,30 +3,13 @@
 #include <utility>
 
 #include "device/checks.h"
+#include "device/preparation.h"
 #include "mx/jagged_scale.h"
 
 namespace mxfa::device {
 namespace {
 
 constexpr std::int64_t kAlignment = 256;  // of what the driver allocates
-
-/// Hands out device memory in pieces; without memory it only counts.
-class Memory {
- public:
-  explicit Memory(void* base) : base_(static_cast<std::uint8_t*>(base)) {}
-  template <class T = std::uint8_t>
-  T* take(std::int64_t count) {
-    const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(T));
-    std::uint8_t* const result = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += mx::ceil_div(bytes, kAlignment) * kAlignment;
-    return reinterpret_cast<T*>(result);
-  }
-  std::int64_t used() const { return used_; }
-
- private:
-  std::uint8_t* base_;
-  std::int64_t used_ = 0;
-};
 
 /// Which copies of a tensor are made, and how.
 struct Copies {
@@ -42,7 +25,7 @@ struct Copies {
 class Preparation {
  public:
   Preparation(const OperandsSpec& spec, void* memory, const Queue* queue)
-      : spec_(spec), memory_(memory), queue_(queue) {}
+      : spec_(spec), memory_(operand_arena(memory, kAlignment)), queue_(queue) {}
 
   AttentionOperands run() {
     const BlockShape shape = spec_.leak_free ? BlockShape::k1xD : BlockShape::k32xD;
@@ -83,20 +66,7 @@ class Preparation {
 
  private:
   JaggedOffsetsView offsets(const Sequences& sequences) {
-    JaggedOffsetsView view{.batch = sequences.batch};
-    if (sequences.cu_seqlens == nullptr) {
-      view.seqlen = sequences.seqlen;
-      return view;
-    }
-    auto* groups = memory_.take<std::int64_t>(sequences.batch + 1);
-    auto* tiles = memory_.take<std::int64_t>(sequences.batch + 1);
-    view.cu_seqlens = sequences.cu_seqlens;
-    view.group_begin = groups;
-    view.tile_begin = tiles;
-    if (queue_ != nullptr) {
-      jagged_offsets(*queue_, sequences.cu_seqlens, sequences.batch, groups, tiles);
-    }
-    return view;
+    return place_offsets(queue_, sequences, memory_);
   }
 
   AttentionOperand operand(const OperandInput& input, const JaggedOffsetsView& offsets,
@@ -114,21 +84,13 @@ class Preparation {
     const std::int64_t pitch = transposed_pitch(sequences.total, sequences.batch);
     const std::int64_t scales = scale_pitch(copies.block_shape, sequences.total, sequences.batch);
     const std::int64_t width = std::int64_t{num_heads} * head_dim;
-    auto* const rows = copies.rows ? memory_.take(sequences.total * width) : nullptr;
-    auto* const transposed = copies.transposed ? memory_.take(pitch * width) : nullptr;
-    auto* const scale_bytes = memory_.take(scales * num_heads);
+    auto* const rows = copies.rows ? memory_.take<std::uint8_t>(sequences.total * width) : nullptr;
+    auto* const transposed =
+        copies.transposed ? memory_.take<std::uint8_t>(pitch * width) : nullptr;
+    auto* const scale_bytes = memory_.take<std::uint8_t>(scales * num_heads);
     if (queue_ != nullptr) {
       quantize(*queue_,
-               {.input = {.data = input.data,
-                          .dtype = input.dtype,
-                          .row_stride = input.token_stride,
-                          .head_stride = input.head_stride,
-                          .batch_stride = input.batch_stride,
-                          .rows = offsets.dense() ? sequences.seqlen : sequences.total,
-                          .head_dim = spec_.head_dim,
-                          .round_bf16 = true,
-                          .shift = input.shift,
-                          .shift_batch_stride = input.shift_batch_stride},
+               {.input = quantize_input(input, offsets, sequences, spec_.head_dim),
                 .codes = rows,
                 .codes_row_stride = width,
                 .codes_head_stride = head_dim,
@@ -181,8 +143,8 @@ class Preparation {
     if (!copies.transposed) return result;
     const std::int64_t pitch = transposed_pitch(sequences.total, sequences.batch);
     const std::int64_t scales = scale_pitch(copies.block_shape, sequences.total, sequences.batch);
-    auto* const transposed = memory_.take(pitch * num_heads * spec_.head_dim);
-    auto* const scale_bytes = memory_.take(scales * num_heads);
+    auto* const transposed = memory_.take<std::uint8_t>(pitch * num_heads * spec_.head_dim);
+    auto* const scale_bytes = memory_.take<std::uint8_t>(scales * num_heads);
     result.transposed = transposed;
     result.pitch = pitch;
     // Not the caller's: a group of zeros has scale 0, and one that holds a NaN code 0xFF.
@@ -209,7 +171,7 @@ class Preparation {
   }
 
   const OperandsSpec& spec_;
-  Memory memory_;
+  core::Arena memory_;
   const Queue* queue_;
   bool launched_ = false;  ///< an operand before this one
 };

@@ -61,4 +61,25 @@ void exact_attention(const Queue& queue, const ExactAttentionParams& params);
 /// microseconds up to some thousand sequences.
 void tile_plan(const Queue& queue, const TilePlanParams& params);
 
+/// The sides of an attention call whose lengths are on the device.
+struct JaggedSides {
+  JaggedOffsetsView q, k;
+  bool broadcast_q = false;
+  void* workspace = nullptr;  ///< counter, then the plan
+  std::int64_t workspace_bytes = 0;
+};
+/// What the kernel reads: a counter from 0, and the plan.
+struct JaggedWork {
+  attention::Seqlens seqlens;
+  std::int32_t* counter = nullptr;
+  attention::JaggedPlan plan;
+};
+/// Elements of a workspace, counter included.
+constexpr std::int64_t jagged_work_elems(std::int32_t batch) {
+  return attention::plan_elems(batch) + 2;
+}
+/// Makes the plan in the workspace. Throws as well where one side is dense.
+JaggedWork plan_jagged(const Queue& queue, const attention::TileShape& shape,
+                       const JaggedSides& sides);
+
 }  // namespace mxfa::device

@@ -1,3 +1,5 @@
+#include <numbers>
+
 #include "device/exact_attention.h"
 #include "dispatch/gpu/architectures.h"
 #include "dispatch/refuse.h"
@@ -36,7 +38,7 @@ void attend(const ForwardProblem& problem, void* workspace) {
                       .v = operands.v,
                       .broadcast_q = problem.operands.broadcast_q,
                       .mask = problem.mask,
-                      .scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634),
+                      .scale_log2 = static_cast<float>(problem.softmax_scale * std::numbers::log2e),
                       .rows = problem.rows_o,
                       .o = args.o.values.data,
                       .o_f32 = args.o.values.dtype == DType::kF32,

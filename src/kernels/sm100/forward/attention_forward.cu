@@ -1,3 +1,4 @@
+#include "kernels/sm100/forward/entries.h"
 #include "kernels/sm100/forward/kernel.cuh"
 
 namespace mxfa::sm100::forward {
@@ -8,13 +9,6 @@ namespace mxfa::sm100::forward {
     forward<Config<head_dim, PScale::scale, leak_free>>(params);               \
   }
 
-MXFA_FORWARD(d128_constant, 128, kConstant, false)
-MXFA_FORWARD(d128_amax, 128, kBlockAmax, false)
-MXFA_FORWARD(d128_row_max, 128, kBlockRowMax, false)
-MXFA_FORWARD(d128_leak_free, 128, kConstant, true)
-MXFA_FORWARD(d64_constant, 64, kConstant, false)
-MXFA_FORWARD(d64_amax, 64, kBlockAmax, false)
-MXFA_FORWARD(d64_row_max, 64, kBlockRowMax, false)
-MXFA_FORWARD(d64_leak_free, 64, kConstant, true)
+MXFA_SM100_FORWARD_ENTRIES(MXFA_FORWARD)
 
 }  // namespace mxfa::sm100::forward

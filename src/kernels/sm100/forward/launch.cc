@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <string>
 #include <string_view>
 
@@ -100,17 +101,14 @@ CUtensorMap out_map(const driver::Device& device, const ForwardCall& call) {
 }
 
 attention::TileShape tile_shape(const ForwardCall& call, std::int32_t batch) {
-  const std::int64_t mean = batch > 0 ? call.k.total / batch : 0;
-  // Costs fall from tile to tile under a causal mask: sections would bring costly ones last.
-  const std::int32_t pairs =
-      call.mask.causal ? batch * call.k.num_heads
-                       : attention::kv_heads_per_section(kSectionBytes, mean, 2 * call.k.head_dim);
-  return {.mask = call.mask,
-          .num_heads = call.q.num_heads,
-          .num_heads_kv = call.k.num_heads,
-          .tile_m = kStreams * kTileM,
-          .tile_n = kTileN,
-          .pairs_per_section = std::max(pairs, 1)};
+  attention::TileShape shape = {.mask = call.mask,
+                                .num_heads = call.q.num_heads,
+                                .num_heads_kv = call.k.num_heads,
+                                .tile_m = kStreams * kTileM,
+                                .tile_n = kTileN};
+  shape.pairs_per_section = attention::forward_pairs_per_section(
+      shape, batch, call.k.total, kSectionBytes, 2 * call.k.head_dim);
+  return shape;
 }
 
 SideParams side_of(const device::BlockScaledOperand& x) {
@@ -134,31 +132,22 @@ ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
   params.broadcast_q = call.broadcast_q;
   params.seqlen_q = call.q.offsets.seqlen;
   params.seqlen_k = call.k.offsets.seqlen;
-  params.scale_log2 = static_cast<float>(call.softmax_scale * 1.4426950408889634);
+  params.scale_log2 = static_cast<float>(call.softmax_scale * std::numbers::log2e);
   return params;
 }
 
 /// Lengths on the device: the plan is made there, in the workspace, before the kernel.
 void plan_jagged(const device::Queue& queue, const ForwardCall& call, ForwardParams& params) {
-  expect(call.broadcast_q ? call.q.offsets.seqlen >= 0 : call.q.offsets.cu_seqlens != nullptr,
-         "q.offsets",
-         call.broadcast_q ? "one dense sequence where q is broadcast" : "cu_seqlens, as k has",
-         call.broadcast_q ? "cu_seqlens" : "dense sequences");
-  expect(call.k.offsets.cu_seqlens != nullptr, "k.offsets", "cu_seqlens, as q has",
-         "dense sequences");
-  expect(call.workspace != nullptr, "workspace",
-         fmt::format("{} bytes", forward_workspace_bytes(params.batch)), "none");
-  params.seqlens = {.cu_seqlens_q = call.broadcast_q ? nullptr : call.q.offsets.cu_seqlens,
-                    .cu_seqlens_k = call.k.offsets.cu_seqlens,
-                    .broadcast_seqlen_q = call.broadcast_q ? call.q.offsets.seqlen : 0};
-  auto* const memory = static_cast<std::int32_t*>(call.workspace);
-  params.counter = memory;
-  params.plan = attention::plan_in(memory + 2, params.batch);
-  device::tile_plan(queue, {.shape = params.shape,
-                            .seqlens = params.seqlens,
-                            .batch = params.batch,
-                            .plan = memory + 2,
-                            .counter = memory});
+  const device::JaggedWork work =
+      device::plan_jagged(queue, params.shape,
+                          {.q = call.q.offsets,
+                           .k = call.k.offsets,
+                           .broadcast_q = call.broadcast_q,
+                           .workspace = call.workspace,
+                           .workspace_bytes = forward_workspace_bytes(params.batch)});
+  params.seqlens = work.seqlens;
+  params.counter = work.counter;
+  params.plan = work.plan;
 }
 
 std::string_view entry_name(const ForwardCall& call) {
@@ -218,7 +207,7 @@ void launch(const device::Queue& queue, const ForwardCall& call, std::string_vie
 }  // namespace
 
 std::int64_t forward_workspace_bytes(std::int32_t batch) {
-  return (attention::plan_elems(batch) + 2) * static_cast<std::int64_t>(sizeof(std::int32_t));
+  return device::jagged_work_elems(batch) * static_cast<std::int64_t>(sizeof(std::int32_t));
 }
 
 void attention_forward(const device::Queue& queue, const ForwardCall& call) {

@@ -4,20 +4,11 @@
 
 #include "device/barrier.cuh"
 #include "device/ragged_map.h"
+#include "device/warp_fetch_add.cuh"
 #include "kernels/sm100/forward/roles.cuh"
 
 /// The load role.
 namespace mxfa::sm100::forward {
-
-/// Adds 1 for the warp, which then agrees on what the counter held.
-struct WarpFetchAdd {
-  std::int32_t* counter;
-  __device__ std::int32_t operator()() const {
-    std::int32_t held = 0;
-    if (threadIdx.x % 32 == 0) held = atomicAdd(counter, 1);
-    return __shfl_sync(~0u, held, 0);
-  }
-};
 
 /// One warp: takes work tiles, copies Q, K, V and their scale atoms.
 /// Waits on tile_empty, q_empty, kv_empty; signals tile_full, q_full, kv_full; owns what it writes
@@ -34,7 +25,7 @@ class Loader {
     const std::int32_t ctas = static_cast<std::int32_t>(gridDim.x);
     if (params_.plan.sequences != nullptr) {
       run(TileScheduler(JaggedOrder(params_.shape, params_.seqlens, params_.batch, params_.plan),
-                        DynamicCounter(cta, ctas, WarpFetchAdd{params_.counter}), true));
+                        DynamicCounter(cta, ctas, device::WarpFetchAdd{params_.counter}), true));
     } else {
       run(TileScheduler(
           DenseOrder{params_.shape, params_.batch, params_.seqlen_q, params_.seqlen_k},

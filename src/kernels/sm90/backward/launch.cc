@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <span>
 #include <string>
 #include <string_view>
@@ -239,7 +240,7 @@ BackwardParams make_params(const device::Queue& queue, const BackwardCall& call,
   params.counter = memory.counter;
   params.dq_exponent = sums_exponent(call);
   params.softmax_scale = static_cast<float>(call.softmax_scale);
-  params.scale_log2 = static_cast<float>(call.softmax_scale * 1.4426950408889634);
+  params.scale_log2 = static_cast<float>(call.softmax_scale * std::numbers::log2e);
   return params;
 }
 

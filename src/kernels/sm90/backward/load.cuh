@@ -3,6 +3,7 @@
 #include <cuda/ptx>
 
 #include "device/jagged.cuh"
+#include "device/warp_fetch_add.cuh"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/common/mma.cuh"
@@ -51,11 +52,7 @@ class Producer {
     int turn;  ///< key tiles before this one; of the batch, where they share queries
   };
 
-  __device__ std::int32_t next() const {
-    std::int32_t held = 0;
-    if (lane_ == 0) held = atomicAdd(params_.counter, 1);
-    return __shfl_sync(~0u, held, 0);
-  }
+  __device__ std::int32_t next() const { return device::WarpFetchAdd{params_.counter}(); }
   __device__ void wait_for_stage() const {
     ptx::mbarrier_wait(shared_address(&smem_.empty[stage_]), phase_ ^ 1);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <string>
 #include <string_view>
 
@@ -173,40 +174,28 @@ CUtensorMap bf16_rows_map(const driver::Device& device, const Bf16Rows& x,
 }
 
 attention::TileShape tile_shape(const ForwardCall& call, std::int32_t batch) {
-  const std::int64_t mean = batch > 0 ? call.k.total / batch : 0;
-  // Costs fall from tile to tile under a causal mask: sections would bring costly ones last.
-  const std::int32_t pairs =
-      call.mask.causal ? batch * call.k.num_heads
-                       : attention::kv_heads_per_section(kSectionBytes, mean, 2 * call.k.head_dim);
-  return {.mask = call.mask,
-          .num_heads = call.q.num_heads,
-          .num_heads_kv = call.k.num_heads,
-          .tile_m = Config<128, Scores::kF32>::kTileM,
-          .tile_n = Config<128, Scores::kF32>::kTileN,
-          .pairs_per_section = pairs > 0 ? pairs : 1};
+  attention::TileShape shape = {.mask = call.mask,
+                                .num_heads = call.q.num_heads,
+                                .num_heads_kv = call.k.num_heads,
+                                .tile_m = Config<128, Scores::kF32>::kTileM,
+                                .tile_n = Config<128, Scores::kF32>::kTileN};
+  shape.pairs_per_section = attention::forward_pairs_per_section(
+      shape, batch, call.k.total, kSectionBytes, 2 * call.k.head_dim);
+  return shape;
 }
 
 /// Lengths on the device: the plan is made there, in the workspace, before the kernel.
 void plan_jagged(const device::Queue& queue, const ForwardCall& call, ForwardParams& params) {
-  const bool cu_q = call.broadcast_q || call.q.offsets.cu_seqlens != nullptr;
-  expect(cu_q, "q.offsets", "cu_seqlens, as k has", "dense sequences");
-  expect(!call.broadcast_q || call.q.offsets.seqlen >= 0, "q.offsets",
-         "one dense sequence where q is broadcast", "cu_seqlens");
-  expect(call.k.offsets.cu_seqlens != nullptr, "k.offsets", "cu_seqlens, as q has",
-         "dense sequences");
-  expect(call.workspace != nullptr, "workspace",
-         fmt::format("{} bytes", forward_workspace_bytes(queue.device, params.batch)), "none");
-  params.seqlens = {.cu_seqlens_q = call.broadcast_q ? nullptr : call.q.offsets.cu_seqlens,
-                    .cu_seqlens_k = call.k.offsets.cu_seqlens,
-                    .broadcast_seqlen_q = call.broadcast_q ? call.q.offsets.seqlen : 0};
-  auto* const memory = static_cast<std::int32_t*>(call.workspace);
-  params.counter = memory;
-  params.plan = attention::plan_in(memory + 2, params.batch);
-  device::tile_plan(queue, {.shape = params.shape,
-                            .seqlens = params.seqlens,
-                            .batch = params.batch,
-                            .plan = memory + 2,
-                            .counter = memory});
+  const device::JaggedWork work =
+      device::plan_jagged(queue, params.shape,
+                          {.q = call.q.offsets,
+                           .k = call.k.offsets,
+                           .broadcast_q = call.broadcast_q,
+                           .workspace = call.workspace,
+                           .workspace_bytes = forward_workspace_bytes(queue.device, params.batch)});
+  params.seqlens = work.seqlens;
+  params.counter = work.counter;
+  params.plan = work.plan;
 }
 
 ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
@@ -241,7 +230,7 @@ ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
   params.broadcast_q = call.broadcast_q;
   params.seqlen_q = call.q.offsets.seqlen;
   params.seqlen_k = call.k.offsets.seqlen;
-  params.scale_log2 = static_cast<float>(call.softmax_scale * 1.4426950408889634);
+  params.scale_log2 = static_cast<float>(call.softmax_scale * std::numbers::log2e);
   return params;
 }
 
@@ -288,7 +277,7 @@ Kernel kernel_of(const ForwardCall& call) {
 
 std::int64_t forward_workspace_bytes(const driver::Device& device, std::int32_t batch) {
   const std::int64_t plan =
-      (attention::plan_elems(batch) + 2) * static_cast<std::int64_t>(sizeof(std::int32_t));
+      device::jagged_work_elems(batch) * static_cast<std::int64_t>(sizeof(std::int32_t));
   const std::int64_t ctas = multiprocessors(device);
   return std::max(plan, arrivals_bytes(ctas) + 2 * ctas * Wide::kConsumers * kPartBytes<Wide>);
 }

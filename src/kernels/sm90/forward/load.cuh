@@ -2,6 +2,7 @@
 
 #include <cuda/ptx>
 
+#include "device/warp_fetch_add.cuh"
 #include "kernels/sm90/common/mma.cuh"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/params.h"
@@ -11,16 +12,6 @@
 
 /// The producer role.
 namespace mxfa::sm90::forward {
-
-/// Adds 1 for the warp, which then agrees on what the counter held.
-struct WarpFetchAdd {
-  std::int32_t* counter;
-  __device__ std::int32_t operator()() const {
-    std::int32_t held = 0;
-    if ((threadIdx.x & 31) == 0) held = atomicAdd(counter, 1);
-    return __shfl_sync(~0u, held, 0);
-  }
-};
 
 /// E8M0 to an exponent. A NaN group of Q or K has NaN codes, so any exponent serves: the least.
 inline constexpr int kNanExponent = -128;
@@ -74,7 +65,7 @@ class Producer {
     if (params_.plan.sequences != nullptr) {
       TileScheduler scheduler(
           JaggedOrder(params_.shape, params_.seqlens, params_.batch, params_.plan),
-          DynamicCounter(cta, ctas, WarpFetchAdd{params_.counter}), true);
+          DynamicCounter(cta, ctas, device::WarpFetchAdd{params_.counter}), true);
       load_all([&] { return Work{.tile = scheduler.next()}; });
     } else {
       const DenseOrder order{params_.shape, params_.batch, params_.seqlen_q, params_.seqlen_k};

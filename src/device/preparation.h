@@ -1,0 +1,20 @@
+#pragma once
+
+#include "core/arena.h"
+#include "device/operands.h"
+#include "device/ops.h"
+
+/// Parts of what lays operands out in memory and, given a queue, launches what fills them.
+namespace mxfa::device {
+
+/// `memory` as the caller promises it: of any size. Null: the arena only counts.
+core::Arena operand_arena(void* memory, std::int64_t align);
+
+/// Offsets of dense sequences, or groups and tiles of jagged ones in memory of the arena.
+JaggedOffsetsView place_offsets(const Queue* queue, const Sequences& sequences,
+                                core::Arena& memory);
+
+QuantizeInput quantize_input(const OperandInput& input, const JaggedOffsetsView& offsets,
+                             const Sequences& sequences, std::int32_t head_dim);
+
+}  // namespace mxfa::device
