@@ -1,6 +1,7 @@
 #include "experiments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -320,8 +321,7 @@ void add_mutate_options(CLI::App& app, ExperimentOptions& options) {
   add_experiment_options(app, options);
   const std::vector<std::string> kinds{"wait",   "arrive",  "expect_tx", "fence",
                                        "commit", "barrier", "order"};
-  app.add_option("--kind", options.kinds,
-                 "only mutants of wait, arrive, expect_tx, fence, commit, barrier, order")
+  app.add_option("--kind", options.kinds, fmt::format("only mutants of {}", fmt::join(kinds, ", ")))
       ->check(CLI::IsMember(kinds))
       ->allow_extra_args(false);
 }

@@ -19,7 +19,7 @@ int run(const Settings& settings) {
     if (!path.empty()) io::check_writable(path);
   }
   const Outcome outcome = run_all(settings);
-  if (!settings.plot.empty()) io::write_text_file(settings.plot, report_svg(outcome, settings));
+  if (!settings.plot.empty()) io::write_text_file(settings.plot, report_svg(outcome));
   if (!settings.json.empty()) io::write_records(settings.json, report_records(outcome, settings));
   fmt::print("{}", report_text(outcome, settings));
   constexpr std::size_t kMxfp8 = 1;

@@ -67,7 +67,7 @@ std::string report_text(const Outcome& outcome, const Settings& settings) {
   return text;
 }
 
-std::string report_svg(const Outcome& outcome, const Settings&) {
+std::string report_svg(const Outcome& outcome) {
   double low = outcome.best_entropy, high = 1;
   for (const ArmResult& result : outcome.arms) {
     for (const Run& run : result.runs) {

@@ -27,11 +27,6 @@ struct BenchArguments {
 };
 
 mxfa::bench::CpuOptions options_of(const BenchArguments& arguments) {
-  const auto expect_one_of = [](const std::string& value, std::string_view name,
-                                std::initializer_list<std::string_view> known) {
-    core::expect(std::find(known.begin(), known.end(), value) != known.end(), name,
-                 fmt::format("{}", fmt::join(known, ", ")), fmt::format("'{}'", value));
-  };
   expect_one_of(arguments.recipe, "recipe", {"blackwell", "hopper"});
   expect_one_of(arguments.precision, "precision", {"mxfp8", "bf16", "both"});
   core::expect(arguments.runs >= 1, "runs", "at least 1", core::text(arguments.runs));

@@ -1,6 +1,7 @@
 #include "command.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -99,6 +100,12 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows) {
     text += line + "\n";
   }
   return text;
+}
+
+void expect_one_of(const std::string& value, std::string_view name,
+                   std::initializer_list<std::string_view> known) {
+  core::expect(std::find(known.begin(), known.end(), value) != known.end(), name,
+               fmt::format("{}", fmt::join(known, ", ")), fmt::format("'{}'", value));
 }
 
 }  // namespace mxfa::cli

@@ -2,7 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,6 +49,10 @@ void write_json(const std::string& path, const std::vector<io::Record>& records)
 /// the same: called before the work and before any output.
 void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs,
                    const std::string& input = {});
+
+/// Throws Error that names the option and lists what it may be.
+void expect_one_of(const std::string& value, std::string_view name,
+                   std::initializer_list<std::string_view> known);
 
 /// For options that count: digits only, and at most 2^63 - 1. CLI11 itself wraps or saturates.
 extern const CLI::Validator kWholeNumber;

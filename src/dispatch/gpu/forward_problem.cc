@@ -272,4 +272,11 @@ ForwardProblem make_forward_problem(const attention::ForwardArgs& args,
   return problem;
 }
 
+void check_row_max(const ForwardProblem& problem) {
+  const TensorView& row_max = problem.args.row_max;
+  if (row_max.rank == 0 || row_max.strides[0] == problem.args.lse.strides[0]) return;
+  refuse("row_max", fmt::format("the strides of lse: {}", problem.args.lse.strides[0]),
+         core::text(row_max.strides[0]));
+}
+
 }  // namespace mxfa::dispatch

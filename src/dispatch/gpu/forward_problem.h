@@ -31,4 +31,7 @@ struct ForwardProblem {
 ForwardProblem make_forward_problem(const attention::ForwardArgs& args,
                                     const attention::Options& options);
 
+/// For kernels that write row_max where lse's strides say. Throws likewise.
+void check_row_max(const ForwardProblem& problem);
+
 }  // namespace mxfa::dispatch

@@ -23,10 +23,7 @@ void check(const ForwardProblem& problem) {
     refuse("o", "strides that are multiples of 8 and an address on 16 bytes",
            fmt::format("strides {}, {}, address {}", problem.o_token_stride, problem.o_head_stride,
                        fmt::ptr(o.data)));
-  const TensorView& row_max = problem.args.row_max;
-  if (!(row_max.rank == 0 || row_max.strides[0] == problem.args.lse.strides[0]))
-    refuse("row_max", fmt::format("the strides of lse: {}", problem.args.lse.strides[0]),
-           core::text(row_max.strides[0]));
+  check_row_max(problem);
 }
 
 std::int64_t workspace_bytes(const ForwardProblem& problem) {

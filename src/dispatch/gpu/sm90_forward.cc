@@ -55,11 +55,7 @@ void check(const ForwardProblem& problem) {
     check_bf16(spec.k, "k", spec.k_sequences);
   }
   check_o(problem);
-  const TensorView& row_max = problem.args.row_max;
-  if (row_max.rank != 0 && row_max.strides[0] != problem.args.lse.strides[0]) {
-    refuse("row_max", fmt::format("the strides of lse: {}", problem.args.lse.strides[0]),
-           core::text(row_max.strides[0]));
-  }
+  check_row_max(problem);
 }
 
 std::int64_t workspace_bytes(const ForwardProblem& problem) {

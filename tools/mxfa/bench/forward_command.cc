@@ -35,11 +35,6 @@ struct ForwardArguments {
 #ifdef MXFA_HAS_DRIVER
 
 void check(const ForwardArguments& arguments) {
-  const auto expect_one_of = [](const std::string& value, std::string_view name,
-                                std::initializer_list<std::string_view> known) {
-    core::expect(std::find(known.begin(), known.end(), value) != known.end(), name,
-                 fmt::format("{}", fmt::join(known, ", ")), fmt::format("'{}'", value));
-  };
   for (const std::string& variant : arguments.variants) {
     const auto& known = mxfa::bench::kForwardVariants;
     core::expect(std::find(std::begin(known), std::end(known), variant) != std::end(known),

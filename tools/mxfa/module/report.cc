@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "command.h"
+#include "common/timing.h"
 #include "core/parallel.h"
 #include "cpu/kernels.h"
 #include "io/plot.h"
@@ -19,12 +20,6 @@ std::int64_t count(const Report& report, Verdict verdict) {
 
 std::string_view recipe_name(const cross_attention::Options& options) {
   return options.recipe == attention::Recipe::kHopper ? "hopper" : "blackwell";
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 std::string batch_text(const Report& report) {
@@ -71,8 +66,8 @@ std::string time_table(const Report& report) {
   std::vector<std::vector<std::string>> rows{
       {"", "forward ms", "backward ms", "step ms", "GFLOP/s", "runs"}};
   for (const StepMeasurement& step : report.steps) {
-    const double forward = median(step.times.forward_ms);
-    const double backward = median(step.times.backward_ms);
+    const double forward = mxfa::bench::median(step.times.forward_ms);
+    const double backward = mxfa::bench::median(step.times.backward_ms);
     rows.push_back(
         {step.precision, fmt::format("{:.1f}", forward), fmt::format("{:.1f}", backward),
          fmt::format("{:.1f}", forward + backward),
@@ -136,10 +131,7 @@ io::Record record(const Report& report, const std::string& routine, const std::s
 }
 
 io::Record timed(io::Record record, const std::vector<double>& ms, double flops) {
-  record.timing = {.ms_median = median(ms),
-                   .ms_min = std::ranges::min(ms),
-                   .ms_max = std::ranges::max(ms),
-                   .runs = std::ssize(ms)};
+  record.timing = mxfa::bench::timing_record({.wall_ms = ms, .cpu_ms = {}});
   record.tflops = flops / record.timing->ms_median / 1e9;
   return record;
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "mx/convert.h"
 #include "mxfa/quantize.h"
 
 namespace mxfa::cli::module {
@@ -57,10 +58,8 @@ std::vector<float> values_of(const StepTensor& tensor) {
   } else if (values.dtype == DType::kF32) {
     std::copy_n(static_cast<const float*>(values.data), result.size(), result.begin());
   } else {
-    const auto* codes = static_cast<const std::uint16_t*>(values.data);
-    std::transform(codes, codes + result.size(), result.begin(), [](std::uint16_t code) {
-      return __builtin_bit_cast(float, std::uint32_t{code} << 16);
-    });
+    mx::decode_bf16_row(static_cast<const std::uint16_t*>(values.data), result.data(),
+                        std::ssize(result));
   }
   return result;
 }

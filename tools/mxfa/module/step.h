@@ -65,7 +65,6 @@ class Step {
   std::vector<StepTensor> tensors() const;
   StepBytes bytes() const { return bytes_; }
   const cross_attention::Inputs& inputs() const { return inputs_; }
-  const cross_attention::Options& options() const { return options_; }
 
  private:
   TensorView output(std::initializer_list<std::int64_t> shape, DType dtype);
