@@ -19,8 +19,9 @@
 /// The seed queries are one tensor that every sequence of the batch reads. No residual connection,
 /// no bias, no dropout. Everything between y and the inputs is stored in MXFP8 (or in BF16): blocks
 /// of 32 x 32 for operands of the projections, those of attention::operand_shape() and dout_shape()
-/// for attention's; sums are FP32. Memory grows with the rows of the batch. Results do not depend
-/// on the number of threads.
+/// for attention's; sums are FP32. o is left in BF16, which the backward's delta needs, and its
+/// products read an MXFP8 copy. Memory grows with the rows of the batch. Results do not depend on
+/// the number of threads.
 namespace mxfa::cross_attention {
 
 struct Options {
@@ -60,7 +61,7 @@ struct Activations {
   Tensor q;              ///< [seqlen_q, num_heads, head_dim]
   Tensor k;              ///< [total_k, num_heads_kv, head_dim]
   Tensor v;              ///< [total_k, num_heads_kv, head_dim]
-  Tensor o;              ///< [batch * seqlen_q, num_heads, head_dim]
+  Tensor o;              ///< BF16 [batch * seqlen_q, num_heads, head_dim]
   TensorView seed_rstd;  ///< kF32 [seqlen_q]
   TensorView kv_rstd;    ///< kF32 [total_k]
   TensorView lse;        ///< kF32 [num_heads, batch * seqlen_q], natural log

@@ -7,7 +7,7 @@ namespace {
 
 struct Call {
   Layout::Projections projections;
-  Tensor dy;
+  Tensor o, dy;  ///< of the output's products
   Intermediates own;
   attention::BackwardArgs attention;
   std::span<std::byte> attention_workspace;
@@ -25,6 +25,7 @@ Call make_call(const Inputs& inputs, const Activations& a, const TensorView& dy,
                core::Arena& arena) {
   const Layout layout(shape, options, arena);
   Call call{.projections = layout.projections(inputs),
+            .o = layout.o_operand(a.o),
             .dy = layout.dy_operand(dy),
             .own = given != nullptr ? *given : layout.gradients_of_attention(),
             .attention = {},
@@ -80,7 +81,8 @@ class Backward {
     store(inputs_, call.projections, options_);
     store(dy, call.dy, shape_.offsets_o(), options_);
     const producers::Matrix dy_rows = output_rows(call.dy, shape_);
-    weight_gradient(dy_rows, output_rows(a_.o, shape_), g_.wo);
+    if (g_.wo.rank > 0) store(a_.o.values, call.o, shape_.offsets_o(), options_);
+    weight_gradient(dy_rows, output_rows(call.o, shape_), g_.wo);
     const bool queries = all || wanted_.queries;
     const bool keys = all || wanted_.keys;
     if (!queries && !keys) return;

@@ -6,6 +6,7 @@ namespace {
 
 struct Call {
   Layout::Projections projections;
+  Tensor o;  ///< of the output's product
   attention::ForwardArgs attention;
   std::span<std::byte> attention_workspace;
 };
@@ -13,7 +14,9 @@ struct Call {
 /// Checks the attention's arguments, too.
 Call make_call(const Inputs& inputs, const Activations& a, const Shape& shape,
                const Options& options, core::Arena& arena) {
-  Call call{.projections = Layout(shape, options, arena).projections(inputs),
+  const Layout layout(shape, options, arena);
+  Call call{.projections = layout.projections(inputs),
+            .o = layout.o_operand(a.o),
             .attention = {.q = a.q,
                           .k = a.k,
                           .v = a.v,
@@ -76,7 +79,8 @@ void forward(const Inputs& inputs, const Activations& a, const TensorView& y,
         project(key_rows(a.kv_norm, shape), call.projections.k, a.k, options);
         project(key_rows(a.kv_norm, shape), call.projections.v, a.v, options);
         attention::forward(call.attention, attention_options(options), call.attention_workspace);
-        producers::gemm(output_rows(a.o, shape), transposed({.tensor = call.projections.o}), y,
+        store(a.o.values, call.o, shape.offsets_o(), options);
+        producers::gemm(output_rows(call.o, shape), transposed({.tensor = call.projections.o}), y,
                         options.backend);
       });
 }

@@ -61,7 +61,7 @@ Activations Layout::activations() const {
                 .q = stored(mxfp8, {s.seqlen_q, s.num_heads, s.head_dim}, Rows::kSeeds, block),
                 .k = stored(mxfp8, {s.total_k, s.num_heads_kv, s.head_dim}, Rows::kKeys, block),
                 .v = stored(mxfp8, {s.total_k, s.num_heads_kv, s.head_dim}, Rows::kKeys, block),
-                .o = stored(queries, {s.rows_o(), s.num_heads, s.head_dim}, Rows::kOutputs),
+                .o = stored(false, {s.rows_o(), s.num_heads, s.head_dim}, Rows::kOutputs),
                 .seed_rstd = floats({s.seqlen_q}),
                 .kv_rstd = floats({s.total_k}),
                 .lse = floats({s.num_heads, s.rows_o()}),
@@ -103,6 +103,11 @@ Layout::Projections Layout::projections(const Inputs& inputs) const {
   const bool queries = has_mxfp8_queries(options_);
   return {of(inputs.wq, queries), of(inputs.wk, mxfp8), of(inputs.wv, mxfp8),
           of(inputs.wo, queries)};
+}
+
+Tensor Layout::o_operand(const Tensor& o) const {
+  if (!has_mxfp8_queries(options_)) return o;
+  return stored(true, {shape_.rows_o(), shape_.num_heads, shape_.head_dim}, Rows::kOutputs);
 }
 
 Tensor Layout::dy_operand(const TensorView& dy) const {

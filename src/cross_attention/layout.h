@@ -22,7 +22,8 @@ class Layout {
     Tensor q, k, v, o;
   };
   Projections projections(const Inputs& inputs) const;
-  /// dy as the products read it: an MXFP8 copy, not yet written, or dy itself.
+  /// o and dy as the products read them: an MXFP8 copy, not yet written, or what is given.
+  Tensor o_operand(const Tensor& o) const;
   Tensor dy_operand(const TensorView& dy) const;
   /// dout, dq, dk and dv alone.
   Intermediates gradients_of_attention() const;

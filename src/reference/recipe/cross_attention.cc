@@ -115,7 +115,7 @@ class Step {
   Step(const CrossAttentionInputs& inputs, const CrossAttentionConfig& config)
       : in_(inputs), config_(config) {
     config_.attention.check();
-    config_.attention.o_out = queries_mxfp8() ? OutputFormat::kMxfp8 : OutputFormat::kBf16;
+    config_.attention.o_out = OutputFormat::kBf16;
     // Rounded below, after the sums over query heads and over the batch.
     config_.attention.dq_out = config_.attention.dkv_out = OutputFormat::kF32;
     const std::int64_t batch = std::ssize(in_.cu_seqlens_k) - 1;
@@ -148,12 +148,15 @@ class Step {
                     {mxfp8(), recipe.dout_shape, in_.num_heads, rule()});
     }
     run_attention();
-    r.y = rounded_f32(linear_forward(r.o, wo.values));
+    // delta takes o as attention leaves it, the products take it rounded again.
+    const Stored o =
+        store(r.o, outputs_, {.mxfp8 = queries_mxfp8(), .heads = in_.num_heads, .rule = rule()});
+    r.y = rounded_f32(linear_forward(o.values, wo.values));
     if (in_.dy.cols != 0) {
       const Stored dk = gradient(attention_.dk, r.k, keys_, in_.num_heads_kv, mxfp8());
       const Stored dv = gradient(attention_.dv, r.v, keys_, in_.num_heads_kv, mxfp8());
       const Stored dq = gradient(attention_.dq, r.q, seeds_, in_.num_heads, queries_mxfp8());
-      r.dwo = rounded_f32(linear_backward(r.o, wo.values, dy.values).dweight);
+      r.dwo = rounded_f32(linear_backward(o.values, wo.values, dy.values).dweight);
       backward_of_queries(dq, wq, seeds.rstd);
       backward_of_keys(dk, dv, wk, wv, kv.rstd);
     }

@@ -29,7 +29,8 @@ struct PackedMx {
 };
 
 /// Operands of the projections and of their gradients are MXFP8 in squares of 32 x 32, those of
-/// attention in the recipe's block shapes; under Machine::kBf16 all are BF16.
+/// attention in the recipe's block shapes; under Machine::kBf16 all are BF16. o is BF16 for delta
+/// and MXFP8 for the products with it.
 struct CrossAttentionConfig {
   RecipeConfig attention;
   /// The products with few rows, of the seed queries and of the output, take BF16: seed_norm, Wq
