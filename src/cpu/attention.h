@@ -35,8 +35,11 @@ struct ForwardCall {
   Operand v = {};
   Target o = {};
   RowValues lse = {};
-  RowValues row_max = {};  ///< data null: not wanted
+  RowValues row_max = {};                ///< data null: not wanted
+  std::uint16_t* shared_keys = nullptr;  ///< shared_key_bytes() of them, 64-byte aligned
 };
+/// Scratch for keys that many queries read: 0 where they pack their own. Of the shape alone.
+std::int64_t shared_key_bytes(const attention::AttentionProblem& problem);
 /// Rows of sequences only; slack is the caller's.
 void attention_forward(const ForwardCall& call);
 

@@ -5,7 +5,7 @@
 
 #include "cpu/attention.h"
 #include "cpu/attention_tiles.h"
-#include "cpu/non_finite.h"
+#include "cpu/forward_keys.h"
 #include "cpu/units.h"
 #include "mx/bits.h"
 
@@ -27,16 +27,16 @@ struct Unit {
 };
 
 struct Scratch {
-  Buffer<std::uint16_t> q, keys, k_panels, v_panels, p;
+  Buffer<std::uint16_t> q, p;
+  Buffer<std::uint16_t> key_rows, k_panels, v_panels;  ///< of keys, where they are not shared
   Buffer<float> scores, o, max, true_max, sum, alpha, fold, undo;
   Buffer<std::int32_t> begin, end;
-  NonFinite v_non_finite;
+  KeyTile keys;
 
   void reserve(std::int64_t rows, std::int64_t dim, std::int64_t panel_dim) {
     q.resize(rows * dim);
-    keys.resize(kTileKeys * panel_dim);
-    k_panels.resize(kTileKeys * dim);
-    v_panels.resize(kTileKeys * panel_dim);
+    keys.k_panels = k_panels.reserve(kTileKeys * dim);
+    keys.v_panels = v_panels.reserve(kTileKeys * panel_dim);
     p.resize(kTileRows * kTileKeys);
     scores.resize(kTileRows * kTileKeys);
     o.resize(rows * panel_dim);
@@ -51,36 +51,40 @@ struct Scratch {
 
 class ForwardUnit {
  public:
-  ForwardUnit(const ForwardCall& call, const Unit& unit, Scratch& scratch)
+  ForwardUnit(const ForwardCall& call, const Unit& unit, const SharedKeys& shared, Scratch& scratch)
       : call_(call),
         unit_(unit),
+        shared_(shared),
         s_(scratch),
         kernel_(kernels()),
         sequence_(call.problem.seqlens().at(unit.sequence)),
         q_(call.q, unit.sequence, unit.head),
-        k_(call.k, unit.sequence, unit.head / call.problem.heads_per_kv()),
-        v_(call.v, unit.sequence, unit.head / call.problem.heads_per_kv()),
+        head_kv_(unit.head / call.problem.heads_per_kv()),
+        packer_(call, unit.sequence, head_kv_),
         dim_(call.problem.head_dim),
         panel_dim_(round_up(dim_, kPanel)),
         mult_(folded(static_cast<float>(call.problem.scale() * kLog2eDouble),
-                     q_.anchor() + k_.anchor())),
+                     q_.anchor() + packer_.k().anchor())),
         offset_(call.arithmetic.bf16 ? 0.0f : 8.0f) {}
 
   void run();
 
  private:
-  void read_keys(std::int64_t key0);
+  const KeyTile& read_keys(std::int64_t key0);
   void make_folds(std::int64_t key0);
   void mask_rows(std::int64_t first, std::int64_t rows, std::int64_t key0, std::int64_t cols);
-  void run_tile(std::int64_t first, std::int64_t key0, bool begins);
+  void run_tile(const KeyTile& keys, std::int64_t first, std::int64_t key0, bool begins);
   void finish();
 
   const ForwardCall& call_;
   const Unit& unit_;
+  const SharedKeys& shared_;
   Scratch& s_;
   const Kernels& kernel_;
   attention::Sequence sequence_;
-  HeadRows q_, k_, v_;
+  HeadRows q_;
+  std::int64_t head_kv_;
+  KeyPacker packer_;
   std::int64_t dim_;
   std::int64_t panel_dim_;
   float mult_;
@@ -105,40 +109,30 @@ void ForwardUnit::run() {
   if (call_.arithmetic.hopper && !call_.arithmetic.leak_free) {
     // The anchor counts every key from the sequence's start, seen or not.
     for (std::int64_t j = 0; j < seen.begin / kTileKeys * kTileKeys; ++j) {
-      v_anchor_ = std::max(v_anchor_, v_.exponent(j));
+      v_anchor_ = std::max(v_anchor_, packer_.v().exponent(j));
     }
   }
   std::vector<bool> started(static_cast<std::size_t>(mx::ceil_div(unit_.rows, kTileRows)));
   for (std::int64_t key0 = seen.begin / kTileKeys * kTileKeys; key0 < seen.end; key0 += kTileKeys) {
-    read_keys(key0);
+    const KeyTile& keys = read_keys(key0);
     for (std::int64_t first = 0; first < unit_.rows; first += kTileRows) {
       const std::int64_t row = unit_.row + first;
       const attention::Tile tile{row, row + std::min(kTileRows, unit_.rows - first), key0,
                                  key0 + kTileKeys};
       if (classify(mask, sequence_.seqlen_q, sequence_.seqlen_k, tile) == TileKind::kSkip) continue;
       const std::size_t index = static_cast<std::size_t>(first / kTileRows);
-      run_tile(first, key0, !started[index]);
+      run_tile(keys, first, key0, !started[index]);
       started[index] = true;
     }
   }
   finish();
 }
 
-void ForwardUnit::read_keys(std::int64_t key0) {
-  const std::int64_t cols = round_up(std::min(kTileKeys, sequence_.seqlen_k - key0), kPanel);
-  k_.read(key0, cols, dim_, s_.keys.data(), dim_);
-  pack_columns(kernel_, s_.keys.data(), dim_, cols, dim_, s_.k_panels.data());
-  if (call_.arithmetic.leak_free) {
-    v_.read_payload(key0, cols, panel_dim_, kLeakFreeMinExponent, s_.keys.data(), panel_dim_);
-  } else {
-    v_.read(key0, cols, panel_dim_, s_.keys.data(), panel_dim_);
-  }
-  s_.v_non_finite.clear();
-  if (hides_keys(call_.problem.mask)) {
-    s_.v_non_finite.take(s_.keys.data(), cols, dim_, panel_dim_);
-  }
-  pack_rows(kernel_, s_.keys.data(), panel_dim_, cols, panel_dim_, s_.v_panels.data());
+const KeyTile& ForwardUnit::read_keys(std::int64_t key0) {
   if (folds_) make_folds(key0);
+  if (!shared_.empty()) return shared_.at(unit_.sequence, head_kv_, key0);
+  packer_.pack(key0, s_.key_rows, s_.keys);
+  return s_.keys;
 }
 
 /// In leak-free form V's exponent itself; on Hopper relative to the largest one from the sequence's
@@ -147,9 +141,10 @@ void ForwardUnit::make_folds(std::int64_t key0) {
   const std::int64_t end = std::min(key0 + kTileKeys, sequence_.seqlen_k);
   std::fill_n(s_.fold.data(), kTileKeys, 0.0f);
   std::fill_n(s_.undo.data(), kTileKeys, 0.0f);
-  for (std::int64_t j = key0; j < end; ++j) v_anchor_ = std::max(v_anchor_, v_.exponent(j));
+  for (std::int64_t j = key0; j < end; ++j)
+    v_anchor_ = std::max(v_anchor_, packer_.v().exponent(j));
   for (std::int64_t j = key0; j < end; ++j) {
-    const int exponent = v_.exponent(j);
+    const int exponent = packer_.v().exponent(j);
     const int fold = call_.arithmetic.leak_free ? std::max(exponent, kLeakFreeMinExponent)
                                                 : std::max(exponent - v_anchor_, kLeastFold);
     s_.fold[j - key0] = static_cast<float>(fold);
@@ -175,16 +170,17 @@ void ForwardUnit::mask_rows(std::int64_t first, std::int64_t rows, std::int64_t 
   }
 }
 
-void ForwardUnit::run_tile(std::int64_t first, std::int64_t key0, bool begins) {
+void ForwardUnit::run_tile(const KeyTile& keys, std::int64_t first, std::int64_t key0,
+                           bool begins) {
   const std::int64_t rows = std::min(kTileRows, unit_.rows - first);
-  const std::int64_t cols = round_up(std::min(kTileKeys, sequence_.seqlen_k - key0), kPanel);
+  const std::int64_t cols = padded_keys(sequence_.seqlen_k, key0);
   mask_rows(first, rows, key0, cols);
   kernel_.product({.m = rows,
                    .n = cols,
                    .k = dim_,
                    .a = s_.q.data() + first * dim_,
                    .a_row = dim_,
-                   .b = s_.k_panels.data(),
+                   .b = keys.k_panels,
                    .b_panel = dim_ * kPanel,
                    .c = s_.scores.data(),
                    .ldc = cols});
@@ -210,20 +206,20 @@ void ForwardUnit::run_tile(std::int64_t first, std::int64_t key0, bool begins) {
                    .k = cols,
                    .a = s_.p.data(),
                    .a_row = cols,
-                   .b = s_.v_panels.data(),
+                   .b = keys.v_panels,
                    .b_panel = cols * kPanel,
                    .c = s_.o.data() + first * panel_dim_,
                    .ldc = panel_dim_,
                    .accumulate = !begins,
                    .alpha = s_.alpha.data()});
-  s_.v_non_finite.add(
+  keys.v_non_finite.add(
       s_.o.data() + first * panel_dim_, panel_dim_, rows,
       [&](std::int64_t row, std::int64_t key) { return s_.begin[row] <= key && key < s_.end[row]; },
       [&](std::int64_t row, std::int64_t key) { return mx::decode_bf16(s_.p[row * cols + key]); });
 }
 
 void ForwardUnit::finish() {
-  const int o_exponent = call_.arithmetic.leak_free ? 0 : v_.anchor();
+  const int o_exponent = call_.arithmetic.leak_free ? 0 : packer_.v().anchor();
   for (std::int64_t i = 0; i < unit_.rows; ++i) {
     const std::int64_t row = unit_.row + i;
     const KeyRange keys =
@@ -244,9 +240,9 @@ void ForwardUnit::finish() {
   write_rows(call_.o, {unit_.sequence, unit_.head}, unit_.row, unit_.rows, s_.o.data(), panel_dim_);
 }
 
-/// Rows of a unit: long units read keys less often, short ones keep all threads busy. What takes
-/// the least time where all units are alike; no result depends on it.
-std::int64_t unit_rows(const attention::AttentionProblem& problem) {
+/// Rows of a unit that packs its own keys: long units read keys less often, short ones keep all
+/// threads busy. What takes the least time where all units are alike.
+std::int64_t packing_rows(const attention::AttentionProblem& problem) {
   constexpr std::int64_t kPreparation = 64;  // reading keys costs about as much as so many rows
   const std::int64_t threads = core::num_threads();
   std::int64_t best = kMostRows, best_cost = std::numeric_limits<std::int64_t>::max();
@@ -264,8 +260,18 @@ std::int64_t unit_rows(const attention::AttentionProblem& problem) {
   return best;
 }
 
-std::vector<Unit> make_units(const attention::AttentionProblem& problem) {
-  const std::int64_t step = unit_rows(problem);
+/// Where keys are packed already: several units for each thread, since cores that share their units
+/// with others are not equally fast.
+std::int64_t sharing_rows(const attention::AttentionProblem& problem) {
+  constexpr std::int64_t kUnitsOfThread = 4;
+  const std::int64_t units = kUnitsOfThread * core::num_threads();
+  const std::int64_t rows = mx::ceil_div(problem.rows_o() * problem.num_heads, units);
+  return std::clamp(round_up(rows, kTileRows), kTileRows, kMostRows);
+}
+
+/// No result depends on how rows are cut into units.
+std::vector<Unit> make_units(const attention::AttentionProblem& problem, bool shared) {
+  const std::int64_t step = shared ? sharing_rows(problem) : packing_rows(problem);
   std::vector<Unit> units;
   for (std::int64_t sequence = 0; sequence < problem.batch; ++sequence) {
     const std::int64_t seqlen = problem.seqlens().at(sequence).seqlen_q;
@@ -282,9 +288,10 @@ std::vector<Unit> make_units(const attention::AttentionProblem& problem) {
 }  // namespace
 
 void attention_forward(const ForwardCall& call) {
-  const std::vector<Unit> units = make_units(call.problem);
+  const SharedKeys shared(call);
+  const std::vector<Unit> units = make_units(call.problem, !shared.empty());
   for_each_unit<Scratch>(std::ssize(units), [&](Scratch& scratch, std::int64_t i) {
-    ForwardUnit(call, units[static_cast<std::size_t>(i)], scratch).run();
+    ForwardUnit(call, units[static_cast<std::size_t>(i)], shared, scratch).run();
   });
 }
 

@@ -167,12 +167,13 @@ class DqSum {
 std::int64_t key_chunks(const attention::AttentionProblem& problem) {
   constexpr std::int64_t kWantedUnits = 32;  // enough for the cores of one socket
   constexpr std::int64_t kMostChunks = 8;    // bounds the scratch of dQ's sums
+  constexpr std::int64_t kLeastTiles = 2;    // of a chunk: each reads all queries
   std::int64_t longest = 0;
   for (std::int64_t s = 0; s < problem.batch; ++s) {
     longest = std::max(longest, problem.seqlens().at(s).seqlen_k);
   }
   const std::int64_t units = std::max<std::int64_t>(1, problem.batch * problem.num_heads_kv);
-  const std::int64_t most = std::min(kMostChunks, mx::ceil_div(longest, 4 * kTileKeys));
+  const std::int64_t most = std::min(kMostChunks, mx::ceil_div(longest, kLeastTiles * kTileKeys));
   return std::clamp<std::int64_t>(mx::ceil_div(kWantedUnits, units), 1,
                                   std::max<std::int64_t>(most, 1));
 }

@@ -141,6 +141,8 @@ cpu::ForwardCall make_call(const ForwardArgs& args, const AttentionShape& shape,
                                  options.scale_rule);
   call.lse = dispatch::row_values(args.lse);
   if (args.row_max.rank > 0) call.row_max = dispatch::row_values(args.row_max);
+  const std::int64_t keys = cpu::shared_key_bytes(shape.problem);
+  if (keys > 0) call.shared_keys = arena.take<std::uint16_t>(keys / 2);
   return call;
 }
 

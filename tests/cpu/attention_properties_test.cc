@@ -70,6 +70,33 @@ TEST_P(CpuAttention, SameBitsForAnyNumberOfThreads) {
   }
 }
 
+/// Keys are packed once for all where many queries read them, by each unit of rows else.
+TEST_P(CpuAttention, RowsDoNotDependOnHowManyOthersReadTheirKeys) {
+  constexpr std::int64_t kFew = 96;
+  for (const bool causal : {false, true}) {
+    AttentionCall many = random_call(GetParam().options);
+    many.cu_seqlens_q = {0, 331};
+    many.cu_seqlens_k = {0, 1250};
+    many.options.causal = causal;
+    many.options.causal_alignment = CausalAlignment::kTopLeft;
+    // Hidden from the first rows under the causal mask.
+    many.v[(50 * 2 + 1) * 64 + 7] = std::numeric_limits<float>::infinity();
+    AttentionCall few = many;
+    few.cu_seqlens_q = {0, kFew};
+    few.q.resize(kFew * 4 * 64);
+    few.dout.resize(kFew * 4 * 64);
+    many.run_forward();
+    few.run_forward();
+    EXPECT_TRUE(bitwise_equal(std::span(many.o).first(few.o.size()), std::span(few.o),
+                              {.label = causal ? "causal o" : "o"}));
+    for (std::int64_t head = 0; head < 4; ++head) {
+      const std::span lse(many.lse.data() + head * 331, kFew);
+      EXPECT_TRUE(bitwise_equal(lse, std::span(few.lse.data() + head * kFew, kFew),
+                                {.label = "lse of a head"}));
+    }
+  }
+}
+
 TEST_P(CpuAttention, BroadcastQueriesEqualCopiesOfThem) {
   AttentionCall shared = random_call(GetParam().options, true);
   shared.run();
