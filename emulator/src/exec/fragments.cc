@@ -111,8 +111,8 @@ inline Warp::Next Warp::join() {
 inline void Warp::consider_holding(const Inst& branch) {
   if (branch.extra <= ready_.next_pc() || !converge_) return;
   std::uint32_t coming = 0;
-  for (const Fragment& other : ready_) {
-    if (other.pc < branch.extra) coming |= other.mask;
+  for (std::size_t i = 0; i < ready_.size(); ++i) {
+    if (ready_[i].pc < branch.extra) coming |= ready_[i].mask;
   }
   const std::uint32_t here = ready_.front().mask;
   if (count_lanes(coming & ~here) < kHoldRatio * count_lanes(here)) return;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -43,22 +44,23 @@ struct WaitingFragment : Fragment {
 /// topological order. The exception are fragments that are held at the head of a loop, for many
 /// others to come back to them. With `merge`, lanes that come to the pc of another fragment become
 /// part of it.
+///
+/// Fragments stay where they are and a list of their places is kept in order: to read a whole
+/// fragment right after one of its members has been written would stall the processor.
 class ReadyFragments {
  public:
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  Fragment& front() { return all_[front_index()]; }
-  const Fragment* begin() const { return all_.data(); }
-  const Fragment* end() const { return all_.data() + size_; }
+  Fragment& front() { return at(front_index()); }
+  const Fragment& operator[](std::size_t i) const { return all_[order_[i]]; }
   /// Where the fragment before the front is.
   std::uint32_t next_pc() const {
-    return size_ > held_ + 1 ? all_[front_index() - 1].pc : UINT32_MAX;
+    return size_ > held_ + 1 ? at(front_index() - 1).pc : UINT32_MAX;
   }
 
   void pop_front() {
-    for (std::size_t i = front_index() + 1; i < size_; ++i) all_[i - 1] = all_[i];
-    --size_;
-    if (held_ == size_) held_ = 0;
+    free_ |= 1u << order_[front_index()];
+    take_out(front_index());
   }
   void insert(const Fragment& fragment, bool merge) {
     held_ = 0;
@@ -70,23 +72,18 @@ class ReadyFragments {
   }
   /// Puts the front, whose pc has changed, where it belongs.
   void reorder(bool merge) {
-    const Fragment moved = front();
-    const std::size_t at = front_index();
-    const std::size_t held = held_;
-    if (held > 0 && all_[at + 1].pc >= moved.pc) {  // it has come past those that are held
-      pop_front();
-      insert(moved, merge);
-    } else if (next_pc() <= moved.pc) {
-      pop_front();
-      insert_at(at, moved, merge);
-      held_ = held;
+    const std::size_t from = front_index();
+    const std::uint32_t pc = at(from).pc;
+    if (held_ > 0 && at(from + 1).pc >= pc) {  // it has come past those that are held
+      move(from, size_ - 1, merge);
+      held_ = 0;
+    } else if (next_pc() <= pc) {
+      move(from, from, merge);
     }
   }
   /// The front has reached the next fragment.
   void join_front() {
-    Fragment& next = all_[front_index() - 1];
-    next.mask |= front().mask;
-    next.streak = 0;
+    join(at(front_index() - 1), front().mask);
     pop_front();
   }
   /// The next fragment runs instead, until it has come past the front or is told to let it go.
@@ -95,25 +92,60 @@ class ReadyFragments {
   bool holds() const { return held_ > 0; }
   Fragment* find(std::uint32_t pc) {
     for (std::size_t i = 0; i < size_; ++i) {
-      if (all_[i].pc == pc) return &all_[i];
+      if (at(i).pc == pc) return &at(i);
     }
     return nullptr;
   }
 
  private:
   std::size_t front_index() const { return size_ - 1 - held_; }
-  void insert_at(std::size_t at, const Fragment& fragment, bool merge) {
-    while (at > 0 && all_[at - 1].pc < fragment.pc) --at;
-    if (merge && at > 0 && all_[at - 1].pc == fragment.pc) {
-      all_[at - 1].mask |= fragment.mask;
-      all_[at - 1].streak = 0;
-      return;
-    }
-    Fragment carried = fragment;
-    for (; at < size_; ++at) std::swap(all_[at], carried);
-    all_[size_++] = carried;
+  Fragment& at(std::size_t i) { return all_[order_[i]]; }
+  const Fragment& at(std::size_t i) const { return all_[order_[i]]; }
+  static void join(Fragment& fragment, std::uint32_t mask) {
+    fragment.mask |= mask;
+    fragment.streak = 0;
   }
-  std::array<Fragment, kLanes> all_;  ///< each has a lane of its own
+  void take_out(std::size_t i) {
+    std::uint8_t carried = order_[--size_];
+    for (std::size_t j = size_; j > i; --j) std::swap(order_[j - 1], carried);
+    if (held_ == size_) held_ = 0;
+  }
+  void put_in(std::size_t i, std::uint8_t place) {
+    for (; i < size_; ++i) std::swap(order_[i], place);
+    order_[size_++] = place;
+  }
+  /// Where a fragment of this pc belongs, of the first `end` ones.
+  std::size_t find_position(std::size_t end, std::uint32_t pc) const {
+    while (end > 0 && at(end - 1).pc < pc) --end;
+    return end;
+  }
+  void insert_at(std::size_t end, const Fragment& fragment, bool merge) {
+    const std::size_t i = find_position(end, fragment.pc);
+    if (merge && i > 0 && at(i - 1).pc == fragment.pc) return join(at(i - 1), fragment.mask);
+    const int place = std::countr_zero(free_);
+    free_ &= free_ - 1;
+    all_[static_cast<std::size_t>(place)] = fragment;
+    put_in(i, static_cast<std::uint8_t>(place));
+  }
+  /// To where it belongs, of the first `end` others.
+  void move(std::size_t from, std::size_t end, bool merge) {
+    const std::uint8_t place = order_[from];
+    const Fragment& moved = all_[place];
+    const std::size_t held = held_;
+    take_out(from);
+    held_ = held;
+    const std::size_t i = find_position(end, moved.pc);
+    if (merge && i > 0 && at(i - 1).pc == moved.pc) {
+      join(at(i - 1), moved.mask);
+      free_ |= 1u << place;
+    } else {
+      put_in(i, place);
+    }
+  }
+
+  std::array<Fragment, kLanes> all_;          ///< each has a lane of its own
+  std::array<std::uint8_t, kLanes> order_{};  ///< places in all_
+  std::uint32_t free_ = kFullMask;            ///< places that are not in use
   std::size_t size_ = 0;
   std::size_t held_ = 0;  ///< so many last ones do not run
 };

@@ -251,8 +251,8 @@ std::vector<std::string> Warp::describe() const {
         break;
     }
   }
-  for (const Fragment& fragment : ready_) {
-    lines.push_back(describe_fragment(fragment, "ready", fragment.pc));
+  for (std::size_t i = 0; i < ready_.size(); ++i) {
+    lines.push_back(describe_fragment(ready_[i], "ready", ready_[i].pc));
   }
   return lines;
 }

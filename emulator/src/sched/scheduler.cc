@@ -77,6 +77,7 @@ LaunchStats Scheduler::run() {
 }
 
 void Scheduler::admit() {
+  candidates_at_ = kNever;
   const auto limit = static_cast<std::size_t>(std::max(options_.resident_clusters, 1));
   while (residents_.size() < limit && next_ < share_.count) {
     Resident resident;
@@ -144,13 +145,16 @@ Scheduler::Choice Scheduler::choose() {
 
 // Warps that can go on, without the victim where others can, as a rule.
 void Scheduler::find_candidates() {
+  if (candidates_at_ == progress_.count) return;
   candidates_.clear();
   for (Resident& resident : residents_) {
     for (Agent& agent : resident.agents) {
       if (can_run(agent)) candidates_.push_back(&agent);
     }
   }
+  candidates_at_ = progress_.count;
   if (options_.policy != Policy::kStarve) return;
+  candidates_at_ = kNever;  // the starved get a turn at some time
   const auto victim = [&](const Agent* agent) { return is_victim(*agent); };
   if (std::ranges::all_of(candidates_, victim) || ++starved_ > kPatience) {
     starved_ = 0;
@@ -215,6 +219,7 @@ void Scheduler::run_agent(Agent& agent) {
   agent.exited = outcome == exec::Outcome::kExited;
   note_issues(agent.warp->cta().cluster, time);
   agent.waiting = outcome == exec::Outcome::kBlocked || outcome == exec::Outcome::kPolled;
+  if (agent.exited || agent.waiting) candidates_at_ = kNever;
   // What it did before it began to wait does not help it; what others do afterwards may.
   agent.seen = progress_.count;
   if (progress_.count != last_progress_ || progress != progress_.count) {
@@ -229,6 +234,7 @@ void Scheduler::run_agent(Agent& agent) {
 
 // Nobody can go on: polls are tried again for a while, then other threads get their chance.
 bool Scheduler::stuck() {
+  candidates_at_ = kNever;
   const bool polling = std::ranges::any_of(residents_, [](const Resident& resident) {
     return std::ranges::any_of(resident.agents, [](const Agent& agent) {
       return !agent.warp->exited() && agent.warp->runnable();

@@ -54,6 +54,8 @@ class Scheduler {
     std::size_t op = 0;
   };
 
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+
   void admit();
   std::size_t free_slot() const;
   const exec::SmColumns& columns_of(std::size_t slot);
@@ -82,7 +84,8 @@ class Scheduler {
   Random random_;
   exec::Progress progress_;
   std::vector<Resident> residents_;
-  std::vector<Agent*> candidates_;
+  std::vector<Agent*> candidates_;        ///< warps that can go on, as long as nothing has changed:
+  std::uint64_t candidates_at_ = kNever;  ///< the progress count when they were looked for
   std::vector<exec::SmColumns> columns_;  ///< tensor memory of the SMs that clusters share
   LaunchStats stats_;
   std::uint64_t next_ = 0;
