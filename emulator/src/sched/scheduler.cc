@@ -11,7 +11,10 @@
 namespace mxfa::emu::sched {
 namespace {
 
-constexpr std::uint32_t kMaxQuantum = 128;
+/// Instructions of a turn, at most. Long turns are cheap: a warp's registers stay in the cache. Every
+/// fourth or so is brief, so that warps also go on side by side.
+constexpr std::uint32_t kMaxQuantum = 512;
+constexpr std::uint32_t kBriefQuantum = 32;
 constexpr std::uint32_t kTimedQuantum = 8;
 /// Turns after which the starved get one: others may spin on what they hold, and every warp of a
 /// GPU gets on at some time.
@@ -205,7 +208,8 @@ void Scheduler::complete_all_async() {
 }
 
 std::uint32_t Scheduler::quantum() {
-  return 1 + static_cast<std::uint32_t>(random_.below(kMaxQuantum));
+  const std::uint64_t most = random_.below(4) == 0 ? kBriefQuantum : kMaxQuantum;
+  return 1 + static_cast<std::uint32_t>(random_.below(most));
 }
 
 void Scheduler::run_agent(Agent& agent) {
