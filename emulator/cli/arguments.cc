@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <limits>
 #include <random>
 #include <sstream>
 
@@ -35,15 +37,30 @@ Example, a kernel of a TMA load:
 
 namespace {
 
+constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 32;
+
 struct TypeInfo {
   const char* name;
   std::size_t bytes;
   char kind;  ///< 'i' integer, 'f' FP32, 'd' FP64, 'h' FP16, 'b' BF16, '8' E4M3, 's' E8M0
+  double largest = 0.0;  ///< finite value, of a floating-point type
 };
-constexpr TypeInfo kTypes[] = {{"u8", 1, 'i'},   {"s8", 1, 'i'},  {"u16", 2, 'i'}, {"s16", 2, 'i'},
-                               {"u32", 4, 'i'},  {"s32", 4, 'i'}, {"u64", 8, 'i'}, {"s64", 8, 'i'},
-                               {"f32", 4, 'f'},  {"f64", 8, 'd'}, {"f16", 2, 'h'}, {"bf16", 2, 'b'},
-                               {"e4m3", 1, '8'}, {"e8m0", 1, 's'}};
+constexpr TypeInfo kTypes[] = {
+    {"u8", 1, 'i'},
+    {"s8", 1, 'i'},
+    {"u16", 2, 'i'},
+    {"s16", 2, 'i'},
+    {"u32", 4, 'i'},
+    {"s32", 4, 'i'},
+    {"u64", 8, 'i'},
+    {"s64", 8, 'i'},
+    {"f32", 4, 'f', std::numeric_limits<float>::max()},
+    {"f64", 8, 'd', std::numeric_limits<double>::max()},
+    {"f16", 2, 'h', 65504.0},
+    {"bf16", 2, 'b', 0x1.FEp127},
+    {"e4m3", 1, '8', 448.0},
+    {"e8m0", 1, 's', 0x1p127},
+};
 /// In the order of CUtensorMapDataType.
 constexpr const char* kMapTypes[] = {"u8",      "u16",   "u32",      "s32",     "u64",    "s64",
                                      "f16",     "f32",   "f64",      "bf16",    "f32ftz", "tf32",
@@ -60,16 +77,6 @@ const TypeInfo& type_info(const ArgumentSpec& spec) {
   fail(spec.text, fmt::format("unknown type '{}'", spec.type));
 }
 
-template <class T>
-T parse_number(const std::string& text, const std::string& number) {
-  T value{};
-  const auto result = std::from_chars(number.data(), number.data() + number.size(), value);
-  if (result.ec != std::errc{} || result.ptr != number.data() + number.size()) {
-    fail(text, fmt::format("'{}' is not a number", number));
-  }
-  return value;
-}
-
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   std::stringstream stream(text);
@@ -81,7 +88,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
 template <class T>
 std::vector<T> parse_sizes(const std::string& text, const std::string& sizes) {
   std::vector<T> result;
-  for (const std::string& size : split(sizes, 'x')) result.push_back(parse_number<T>(text, size));
+  for (const std::string& size : split(sizes, 'x')) result.push_back(parse_whole<T>(text, size));
   return result;
 }
 
@@ -111,7 +118,7 @@ void append(std::vector<std::byte>& out, const TypeInfo& type, std::uint64_t bit
 }
 
 std::vector<std::byte> read_file(const ArgumentSpec& spec) {
-  const std::string text = read_text(spec.value.substr(1));
+  const std::string text = read_text(spec.value.substr(1), spec.text);
   if (text.size() != spec.bytes()) {
     fail(spec.text, fmt::format("expected a file of {} bytes, got {}", spec.bytes(), text.size()));
   }
@@ -119,12 +126,38 @@ std::vector<std::byte> read_file(const ArgumentSpec& spec) {
   return {data, data + text.size()};
 }
 
+/// A number that the type holds, if rounded. Infinity only where it is asked for, and there is one.
+double parse_real(const std::string& text, const TypeInfo& type, const std::string& number) {
+  double value = 0.0;
+  const char* const end = number.data() + number.size();
+  const auto parsed = std::from_chars(number.data(), end, value);
+  const bool scale = type.kind == 's';
+  bool ok = parsed.ec == std::errc{} && parsed.ptr == end;
+  if (std::isinf(value)) {
+    ok = ok && !scale && type.kind != '8';
+  } else if (!std::isnan(value)) {
+    int exponent = 0;
+    const bool power = std::frexp(value, &exponent) == 0.5 && exponent >= -126;
+    ok = ok && std::abs(value) <= type.largest && (!scale || power);
+  }
+  core::expect(ok, text,
+               scale ? "a power of two, 2^-127 to 2^127"
+                     : fmt::format("a number of {0:.9g} to {1:.9g}", -type.largest, type.largest),
+               "'" + number + "'");
+  return value;
+}
+
 /// A number as the type reads it.
 std::uint64_t scalar_bits(const ArgumentSpec& spec, const std::string& number) {
   const TypeInfo& type = type_info(spec);
-  if (type.kind != 'i') return encode(type, parse_number<double>(spec.text, number));
-  if (type.name[0] == 'u') return parse_number<std::uint64_t>(spec.text, number);
-  return static_cast<std::uint64_t>(parse_number<std::int64_t>(spec.text, number));
+  if (type.kind != 'i') return encode(type, parse_real(spec.text, type, number));
+  const std::size_t unused = 64 - 8 * type.bytes;
+  if (type.name[0] == 'u') {
+    const std::uint64_t max = std::numeric_limits<std::uint64_t>::max() >> unused;
+    return parse_whole<std::uint64_t>(spec.text, number, 0, max);
+  }
+  const std::int64_t max = std::numeric_limits<std::int64_t>::max() >> unused;
+  return static_cast<std::uint64_t>(parse_whole<std::int64_t>(spec.text, number, -max - 1, max));
 }
 
 /// A pattern that makes the i-th element.
@@ -141,7 +174,7 @@ class Pattern {
       fill_ = scalar_bits(spec, after);
     } else if (colon != std::string::npos) {
       if (name_ != "random") fail(spec.text, fmt::format("'{}' takes no number", name_));
-      rng_.seed(parse_number<std::uint64_t>(spec.text, after));
+      rng_.seed(parse_whole<std::uint64_t>(spec.text, after));
     }
   }
 
@@ -167,7 +200,7 @@ void parse_reference(ArgumentSpec& spec, const std::string& reference) {
   const std::size_t plus = reference.find('+');
   spec.name = reference.substr(0, plus);
   if (plus == std::string::npos) return;
-  spec.offset = parse_number<std::uint64_t>(spec.text, reference.substr(plus + 1));
+  spec.offset = parse_whole<std::uint64_t>(spec.text, reference.substr(plus + 1));
 }
 
 void parse_map_option(ArgumentSpec& spec, const std::string& option) {
@@ -232,11 +265,8 @@ void parse_struct(ArgumentSpec& spec) {
 
 void parse_buffer_type(ArgumentSpec& spec, std::size_t colon) {
   spec.kind = ArgumentSpec::Kind::kBuffer;
-  spec.count = parse_number<std::uint64_t>(spec.text, spec.type.substr(colon + 1));
+  spec.count = parse_whole<std::uint64_t>(spec.text, spec.type.substr(colon + 1), 1, kMaxElements);
   spec.type.resize(colon);
-  if (spec.count == 0 || spec.count > (std::uint64_t{1} << 32)) {
-    fail(spec.text, "count out of range");
-  }
 }
 
 }  // namespace

@@ -5,15 +5,37 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <map>
+#include <new>
 
 #include "experiments.h"
+#include "io/atomic_file.h"
 #include "words.h"
 
 /// ptxemu: run, trace, check or mutate PTX kernels. Exit status: 0 done, 1 the program is wrong
 /// (fault, hazard, unknown opcode, results that differ between seeds), 2 bad input or usage.
 namespace mxfa::emu::cli {
 namespace {
+
+constexpr std::uint64_t kMaxSeeds = 1'000'000;
+/// A trace keeps the blocks up to the one that is shown.
+constexpr std::uint64_t kMaxBlock = 1'000'000;
+
+/// CLI11 itself would wrap what is too large or negative, and take 010 for 8.
+CLI::Validator whole_number(std::uint64_t min, std::uint64_t max) {
+  return {[=](std::string& text) -> std::string {
+            std::uint64_t value = 0;
+            const char* const end = text.data() + text.size();
+            const auto parsed = std::from_chars(text.data(), end, value);
+            if (parsed.ec != std::errc{} || parsed.ptr != end || value < min || value > max) {
+              return fmt::format("expected a whole number of {} to {}, got '{}'", min, max, text);
+            }
+            text = std::to_string(value);
+            return {};
+          },
+          ""};
+}
 
 struct TraceOptions {
   RunOptions run;
@@ -24,8 +46,7 @@ struct TraceOptions {
   std::string svg;
 };
 
-ExitStatus run_command(RunOptions& options) {
-  Session session(options);
+ExitStatus run_seeds(Session& session, const RunOptions& options) {
   const Module module(session.ptx(), options.path, session.memory());
   module.entry(options.entry);  // lowered here, so that the time below is the launch alone
   std::uint64_t first_checksum = 0;
@@ -55,42 +76,56 @@ ExitStatus run_command(RunOptions& options) {
   return kDone;
 }
 
+ExitStatus run_command(RunOptions& options) {
+  Session session(options);
+  session.check_outputs({});
+  return run_seeds(session, options);
+}
+
 // "producer=16" or "consumer=0-15".
 TraceRole parse_role(const std::string& text) {
-  TraceRole role;
   const std::size_t equals = text.find('=');
-  const std::string range = equals == std::string::npos ? "" : text.substr(equals + 1);
-  const char* end = range.data() + range.size();
-  const auto first = std::from_chars(range.data(), end, role.first);
-  role.last = role.first;
-  auto last = first;
-  if (first.ec == std::errc{} && first.ptr != end && *first.ptr == '-') {
-    last = std::from_chars(first.ptr + 1, end, role.last);
-  }
-  if (equals == 0 || last.ec != std::errc{} || last.ptr != end || role.last < role.first) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("--role: expected NAME=WARP or NAME=FIRST-LAST, got '{}'", text));
-  }
+  const bool named = equals != std::string::npos && equals > 0;
+  core::expect(named, "--role", "NAME=WARP or NAME=FIRST-LAST", "'" + text + "'");
+  const std::string what = "--role " + text;
+  const std::string range = text.substr(equals + 1);
+  const std::size_t dash = range.find('-');
+  TraceRole role;
   role.name = text.substr(0, equals);
+  role.first = parse_whole<std::uint32_t>(what, range.substr(0, dash));
+  role.last = dash == std::string::npos
+                  ? role.first
+                  : parse_whole<std::uint32_t>(what, range.substr(dash + 1), role.first);
   return role;
+}
+
+// What could be found only after the launch.
+void check_trace(const TraceOptions& options, const Session& session) {
+  core::expect(!options.json.empty() || !options.svg.empty(), "trace",
+               "--json FILE, --svg FILE or both", "neither");
+  core::expect(options.block < session.blocks(), "--show-block",
+               fmt::format("a block of the grid, 0 to {}", session.blocks() - 1),
+               std::to_string(options.block));
+  session.check_outputs({{"--json", options.json}, {"--svg", options.svg}});
 }
 
 // Also of a launch that faults: the trace shows how it came to it.
 ExitStatus trace_command(TraceOptions& options) {
   std::vector<TraceRole> roles;
   for (const std::string& role : options.roles) roles.push_back(parse_role(role));
+  Session session(options.run);
+  check_trace(options, session);
   options.report.max_blocks = options.block + 1;
   options.run.launch.trace = &options.report;
   std::exception_ptr fault;
   ExitStatus status = kDone;
   try {
-    status = run_command(options.run);
+    status = run_seeds(session, options.run);
   } catch (const PtxError&) {
     fault = std::current_exception();
   }
   const auto write = [](const std::string& path, const std::string& content) {
-    if (path.empty()) return;
-    write_bytes(path, reinterpret_cast<const std::byte*>(content.data()), content.size());
+    if (!path.empty()) io::write_text_file(path, content);
   };
   if (roles.empty()) roles = guess_roles(options.report);
   write(options.json, chrome_json(options.report));
@@ -102,7 +137,7 @@ ExitStatus trace_command(TraceOptions& options) {
 ExitStatus lint_command(const std::vector<std::string>& paths) {
   ExitStatus status = kDone;
   for (const std::string& path : paths) {
-    for (const LintFinding& finding : lint(read_text(path), path)) {
+    for (const LintFinding& finding : lint(read_text(path, path), path)) {
       fmt::print("{}:{}: {}: '{}'\n", path, finding.line, finding.reason, finding.opcode);
       status = kCheckFailed;
     }
@@ -117,7 +152,8 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       {"lifo", Policy::kLifo},     {"starve", Policy::kStarve},     {"timed", Policy::kTimed}};
   app.add_option("--policy", options.launch.policy, "random, earliest, latest, lifo, starve, timed")
       ->transform(CLI::CheckedTransformer(policies, CLI::ignore_case));
-  app.add_option("--threads", options.launch.threads, "host threads")->check(CLI::Range(1, 1024));
+  app.add_option("--threads", options.launch.threads, "host threads")
+      ->transform(whole_number(1, 1024));
   app.add_flag("--perturb", options.launch.perturb,
                "approximate functions are off by up to the ISA's bound; seeds may then differ");
 }
@@ -138,7 +174,8 @@ struct Commands {
     add_run_options(*tracing, trace.run);
     tracing->add_option("--json", trace.json, "file for Chrome's trace format");
     tracing->add_option("--svg", trace.svg, "file for a timeline of one block");
-    tracing->add_option("--show-block", trace.block, "the block, by its linear index");
+    tracing->add_option("--show-block", trace.block, "the block, by its linear index")
+        ->transform(whole_number(0, kMaxBlock));
     tracing->add_option("--role", trace.roles, "NAME=WARP or NAME=FIRST-LAST; left out: guessed")
         ->allow_extra_args(false);
     check.run.seeds = 5;
@@ -196,7 +233,9 @@ void add_launch_options(CLI::App& app, RunOptions& options) {
   app.add_option("--grid", options.grid, "blocks, X[,Y[,Z]]")->take_last();
   app.add_option("--block", options.block, "threads of a block, X[,Y[,Z]]")->take_last();
   app.add_option("--cluster", options.cluster, "blocks of a cluster, X[,Y[,Z]]");
-  app.add_option("--smem", options.shared_bytes, "dynamic shared memory, bytes")->take_last();
+  app.add_option("--smem", options.shared_bytes, "dynamic shared memory, bytes")
+      ->take_last()
+      ->transform(whole_number(0, std::numeric_limits<std::uint32_t>::max()));
   app.add_option("--arg", options.arguments, "an argument, in order; see below")
       ->allow_extra_args(false);
   app.add_option("--buffer", options.buffers, "NAME=TYPE:COUNT=PATTERN; see below")
@@ -206,13 +245,15 @@ void add_launch_options(CLI::App& app, RunOptions& options) {
   app.add_option("--expect", options.expected,
                  "BUFFER=FILE: what a buffer must hold after every launch")
       ->allow_extra_args(false);
-  app.add_option("--seed", options.seed, "first seed")->take_last();
+  app.add_option("--seed", options.seed, "first seed")
+      ->take_last()
+      ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()));
   app.add_option("--seeds", options.seeds, "how many seeds; results must not differ")
       ->capture_default_str()
       ->take_last()
-      ->check(CLI::PositiveNumber);
+      ->transform(whole_number(1, kMaxSeeds));
   app.add_option("--resident", options.launch.resident_clusters, "clusters interleaved on a thread")
-      ->check(CLI::Range(1, 4096));
+      ->transform(whole_number(1, 4096));
   app.add_flag("--strict", options.launch.strict,
                "what practice relies on although the ISA does not promise it is an error");
   app.add_flag("--keep-diverged", options.keep_diverged,

@@ -1,10 +1,12 @@
 #include "session.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "io/atomic_file.h"
 #include "words.h"
 
 namespace mxfa::emu::cli {
@@ -42,11 +44,15 @@ Module load(const std::string& ptx, const std::string& path, GlobalMemory& memor
 
 }  // namespace
 
-Session::Session(RunOptions& options) : options_(options), ptx_(read_text(options.path)) {
+Session::Session(RunOptions& options)
+    : options_(options), ptx_(read_text(options.path, options.path)) {
   config_.grid = parse_dim3(options.grid, "--grid");
   config_.block = parse_dim3(options.block, "--block");
   if (!options.cluster.empty()) config_.cluster = parse_dim3(options.cluster, "--cluster");
   config_.dynamic_shared_bytes = options.shared_bytes;
+  const std::uint64_t last = options.seed + (options.seeds - 1);
+  core::expect(last >= options.seed, "--seeds", "the last seed to be one of 64 bits",
+               fmt::format("{} from {}", options.seeds, options.seed));
   options.launch.converge = !options.keep_diverged;
   options.launch.check_uninitialised = !options.allow_uninitialised;
   options.launch.print = [](const std::string& line) { fmt::print("{}", line); };
@@ -64,7 +70,7 @@ Session::Session(RunOptions& options) : options_(options), ptx_(read_text(option
   expected_ = parse_references(options.expected, "--expect");
   for (Reference& reference : expected_) {
     const std::string file = reference.value;
-    reference.value = read_text(file);
+    reference.value = read_text(file, "--expect");
     const std::uint64_t bytes = reference.buffer->spec.bytes();
     if (reference.value.size() == bytes) continue;
     fail(fmt::format("--expect: expected a file of {} bytes, '{}' has {}", bytes, file,
@@ -88,7 +94,45 @@ Session::Session(RunOptions& options) : options_(options), ptx_(read_text(option
 
 Session::~Session() { free_buffers(); }
 
+void Session::check_outputs(const std::map<std::string, std::string>& file_of_option) const {
+  std::map<std::string, std::string> seen{{"the PTX", options_.path}};
+  const auto check = [&](const std::string& option, const std::string& file) {
+    for (const auto& [other, name] : seen) {
+      core::expect(!io::is_same_file(file, name), option, "a file of its own",
+                   fmt::format("'{}', which is also for {}", file, other));
+    }
+    try {
+      io::check_writable(file);
+    } catch (const Error& error) {
+      fail(fmt::format("{}: {}", option, error.what()));
+    }
+    seen.emplace(option, file);
+  };
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    check("--out " + options_.outputs[i], outputs_[i].value);
+  }
+  for (const auto& [option, file] : file_of_option) {
+    if (!file.empty()) check(option, file);
+  }
+}
+
+std::uint64_t Session::blocks() const {
+  return std::uint64_t{config_.grid[0]} * config_.grid[1] * config_.grid[2];
+}
+
+// Each buffer is there twice: as it is, and as it was before the launch.
+void Session::check_memory(const ArgumentSpec& next) const {
+  const auto machine = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                       static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  std::uint64_t bytes = next.bytes();
+  for (const auto& entry : buffers_) bytes += entry.second.spec.bytes();
+  core::expect(bytes <= machine / 2, next.text,
+               fmt::format("at most {} bytes in all buffers on this machine", machine / 2),
+               std::to_string(bytes));
+}
+
 void Session::add_buffer(const std::string& name, const ArgumentSpec& spec) {
+  check_memory(spec);
   if (!buffers_.try_emplace(name, Buffer{spec, initial_bytes(spec), nullptr}).second) {
     fail(fmt::format("{}: there is a buffer '{}' already", spec.text, name));
   }
@@ -225,7 +269,9 @@ bool Session::as_expected() const {
 
 void Session::write_outputs() const {
   for (const Reference& reference : outputs_) {
-    write_bytes(reference.value, reference.buffer->data, reference.buffer->spec.bytes());
+    io::AtomicFile file(reference.value);
+    file.write({reference.buffer->data, reference.buffer->spec.bytes()});
+    file.commit();
   }
 }
 

@@ -43,6 +43,10 @@ class Session {
   GlobalMemory& memory() { return memory_; }
 
   LaunchStats launch(const Module& module, const LaunchOptions& options);
+  /// Throws where one of these files could not be written, or is read or written as well for
+  /// something else: that shows before the work.
+  void check_outputs(const std::map<std::string, std::string>& file_of_option) const;
+  std::uint64_t blocks() const;  ///< of the grid
   /// Of all buffers after the last launch: FNV-1a.
   std::uint64_t checksum() const;
   /// Whether they hold what --expect says.
@@ -62,6 +66,7 @@ class Session {
   };
 
   void add_buffer(const std::string& name, const ArgumentSpec& spec);
+  void check_memory(const ArgumentSpec& next) const;
   const Buffer& find_buffer(const std::string& name, const std::string& text) const;
   std::vector<Reference> parse_references(const std::vector<std::string>& texts,
                                           const std::string& option) const;

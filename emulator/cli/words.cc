@@ -2,19 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
+#include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <iterator>
 #include <utility>
-
-#include "core/check.h"
 
 namespace mxfa::emu::cli {
 namespace {
 
 std::vector<std::string> words_of(const std::string& path) {
-  const std::string text = read_text(path) + "\n";
+  const std::string text = read_text(path, "@" + path) + "\n";
   std::vector<std::string> result;
   std::string current;
   bool open = false;
@@ -43,36 +40,25 @@ std::vector<std::string> words_of(const std::string& path) {
 
 std::array<std::uint32_t, 3> parse_dim3(const std::string& text, const std::string& option) {
   std::array<std::uint32_t, 3> result{1, 1, 1};
-  std::stringstream stream(text);
-  std::string part;
-  std::size_t i = 0;
-  while (std::getline(stream, part, ',')) {
-    std::uint32_t value = 0;
-    const auto end = part.data() + part.size();
-    const auto parsed = std::from_chars(part.data(), end, value);
-    if (i >= 3 || parsed.ec != std::errc{} || parsed.ptr != end) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  fmt::format("{}: expected X[,Y[,Z]], got '{}'", option, text));
-    }
-    result[i++] = value;
+  std::size_t begin = 0;
+  for (std::size_t i = 0;; ++i) {
+    core::expect(i < result.size(), option, "X[,Y[,Z]]", "'" + text + "'");
+    const std::size_t comma = text.find(',', begin);
+    result[i] = parse_whole<std::uint32_t>(fmt::format("{} {}", option, text),
+                                           text.substr(begin, comma - begin), 1);
+    if (comma == std::string::npos) return result;
+    begin = comma + 1;
   }
-  core::expect(i > 0, option, "X[,Y[,Z]]", text);
-  return result;
 }
 
-std::string read_text(const std::string& path) {
+std::string read_text(const std::string& path, const std::string& what) {
+  std::error_code error;
+  const bool folder = std::filesystem::is_directory(path, error);
+  core::expect(!folder, what, "a file", "a folder");
   std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) throw Error(ErrorKind::kIo, fmt::format("cannot read '{}'", path));
-  return text.str();
-}
-
-void write_bytes(const std::string& path, const std::byte* data, std::size_t bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-  file.close();
-  if (!file) throw Error(ErrorKind::kIo, fmt::format("cannot write '{}'", path));
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) throw Error(ErrorKind::kIo, fmt::format("{}: cannot read '{}'", what, path));
+  return text;
 }
 
 std::vector<std::string> expand_files(const std::vector<std::string>& words) {

@@ -16,7 +16,10 @@ namespace mxfa::emu::runtime {
 namespace {
 
 constexpr std::uint64_t kMaxThreads = 1024;
-constexpr std::uint64_t kMaxClusterBlocks = 16;
+constexpr exec::Dim3 kMaxGrid{0x7FFFFFFF, 65535, 65535};
+constexpr exec::Dim3 kMaxBlock{1024, 1024, 64};
+constexpr std::uint32_t kMaxClusterBlocks = 16;
+constexpr exec::Dim3 kMaxCluster{kMaxClusterBlocks, kMaxClusterBlocks, kMaxClusterBlocks};
 constexpr std::uint64_t kMaxSharedBytes = 227u << 10;
 
 [[noreturn]] void fail(const ir::Kernel& kernel, const std::string& reason) {
@@ -28,7 +31,7 @@ std::string text(const exec::Dim3& d) { return fmt::format("({},{},{})", d[0], d
 
 exec::Dim3 cluster_size(const ir::Kernel& kernel, const LaunchConfig& config) {
   const bool fixed = kernel.cluster[0] != 0;
-  const bool given = exec::volume(config.cluster) != 0;
+  const bool given = config.cluster != exec::Dim3{};
   if (fixed && given && kernel.cluster != config.cluster) {
     fail(kernel,
          fmt::format("cluster: expected {}, got {}", text(kernel.cluster), text(config.cluster)));
@@ -36,10 +39,20 @@ exec::Dim3 cluster_size(const ir::Kernel& kernel, const LaunchConfig& config) {
   return fixed ? kernel.cluster : given ? config.cluster : exec::Dim3{1, 1, 1};
 }
 
+void check_size(const ir::Kernel& kernel, const char* what, const exec::Dim3& size,
+                const exec::Dim3& most) {
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (size[i] > 0 && size[i] <= most[i]) continue;
+    fail(kernel, fmt::format("{}: expected (1,1,1) to {}, got {}", what, text(most), text(size)));
+  }
+}
+
 void check(const ir::Kernel& kernel, const exec::Launch& launch) {
-  if (exec::volume(launch.grid) == 0) fail(kernel, "grid: expected at least one block");
+  check_size(kernel, "grid", launch.grid, kMaxGrid);
+  check_size(kernel, "block", launch.block, kMaxBlock);
+  check_size(kernel, "cluster", launch.cluster, kMaxCluster);
   const std::uint64_t threads = exec::volume(launch.block);
-  if (threads == 0 || threads > kMaxThreads) {
+  if (threads > kMaxThreads) {
     fail(kernel, fmt::format("block: expected 1 to {} threads, got {}", kMaxThreads, threads));
   }
   if (kernel.required_threads[0] != 0 && kernel.required_threads != launch.block) {
@@ -50,8 +63,11 @@ void check(const ir::Kernel& kernel, const exec::Launch& launch) {
     fail(kernel, fmt::format("block: expected at most {} threads, got {}",
                              exec::volume(kernel.max_threads), threads));
   }
-  if (exec::volume(launch.cluster) > kMaxClusterBlocks)
-    fail(kernel, "cluster: more than 16 blocks");
+  const std::uint64_t blocks = exec::volume(launch.cluster);
+  if (blocks > kMaxClusterBlocks) {
+    fail(kernel,
+         fmt::format("cluster: expected at most {} blocks, got {}", kMaxClusterBlocks, blocks));
+  }
   for (std::size_t i = 0; i < 3; ++i) {
     if (launch.grid[i] % launch.cluster[i] != 0) {
       fail(kernel, fmt::format("grid {}: not a multiple of the cluster {}", text(launch.grid),

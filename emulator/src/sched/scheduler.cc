@@ -11,8 +11,8 @@
 namespace mxfa::emu::sched {
 namespace {
 
-/// Instructions of a turn, at most. Long turns are cheap: a warp's registers stay in the cache. Every
-/// fourth or so is brief, so that warps also go on side by side.
+/// Instructions of a turn, at most. Long turns are cheap: a warp's registers stay in the cache.
+/// Every fourth or so is brief, so that warps also go on side by side.
 constexpr std::uint32_t kMaxQuantum = 512;
 constexpr std::uint32_t kBriefQuantum = 32;
 constexpr std::uint32_t kTimedQuantum = 8;

@@ -162,9 +162,17 @@ TEST_F(Ptxemu, BadInputIsRefusedByName) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{k}, "k takes 1 arguments, got 0"},
       {{k, "--arg", "s32=1"}, "4 bytes, but the parameter p has 16"},
-      {{k, "--arg", "s32=x"}, "'x' is not a number"},
+      {{k, "--arg", "s32=x"}, "expected a whole number of -2147483648 to 2147483647, got 'x'"},
+      {{k, "--arg", "s32=4294967300"}, "--arg s32=4294967300: expected a whole number"},
+      {{k, "--arg", "u16=-1"}, "expected a whole number of 0 to 65535, got '-1'"},
+      {{k, "--arg", "u8:4=fill:300"}, "expected a whole number of 0 to 255, got '300'"},
+      {{k, "--arg", "f32=1e99"}, "expected a number of -3.40282347e+38 to 3.40282347e+38"},
+      {{k, "--arg", "e4m3=449"}, "expected a number of -448 to 448, got '449'"},
+      {{k, "--arg", "e8m0=3"}, "expected a power of two"},
+      {{k, "--arg", "u8:4=" + file_words("")}, "expected a file, got a folder"},
+      {{k, "--arg", "f64:4294967296=zeros", "--arg", "f64:4294967296=out"}, "on this machine"},
       {{k, "--arg", "s33=1"}, "unknown type 's33'"},
-      {{k, "--arg", "f32:0=out"}, "count out of range"},
+      {{k, "--arg", "f32:0=out"}, "expected a whole number of 1 to 4294967296, got '0'"},
       {{k, "--arg", "f32:4=sorted"}, "unknown pattern 'sorted'"},
       {{k, "--arg", "ptr=a", "--buffer", "b=u8:4=out"}, "no buffer 'a'; there are: b"},
       {{k, "--arg", "ptr=b+4", "--buffer", "b=u8:4=out"}, "'b' has 4 bytes"},
@@ -176,8 +184,17 @@ TEST_F(Ptxemu, BadInputIsRefusedByName) {
        "expected 0, 32, 64 or 128, got '7'"},
       {{k, "--buffer", "u8:4=out"}, "expected NAME=TYPE:COUNT=PATTERN"},
       {{k, "--arg", "struct={s32=1;s32=2;u64=3}", "--entry", "other"}, "expected one of k"},
-      {{k, "--arg", "struct={u64=1;u64=2}", "--block", "2048"}, "expected 1 to 1024 threads"},
-      {{k, "--arg", "struct={u64=1;u64=2}", "--grid", "3,x"}, "--grid: expected X[,Y[,Z]]"},
+      {{k, "--arg", "struct={u64=1;u64=2}", "--block", "2048"},
+       "block: expected (1,1,1) to (1024,1024,64), got (2048,1,1)"},
+      {{k, "--arg", "struct={u64=1;u64=2}", "--grid", "3,x"},
+       "--grid 3,x: expected a whole number"},
+      {{k, "--arg", "struct={u64=1;u64=2}", "--grid", "1,2,3,4"}, "--grid: expected X[,Y[,Z]]"},
+      {{k, "--arg", "struct={u64=1;u64=2}", "--grid", "1,65536"}, "got (1,65536,1)"},
+      {{k, "--arg", "struct={u64=1;u64=2}", "--block", "1,1,65"}, "got (1,1,65)"},
+      {{k, "--arg", "struct={u64=1;u64=2}", "--cluster", "0"}, "--cluster 0: expected a whole"},
+      {{k, "--arg", "struct={u64=1;u64=2}", "--seed", "-1"}, "--seed: expected a whole number"},
+      {{k, "--arg", "struct={u64=1;u64=2}", "--seeds", "1000001"}, "to 1000000, got '1000001'"},
+      {{k, "--arg", "struct={u64=1;u64=2}", "--smem", "4294967296"}, "--smem: expected a whole"},
       {{k, "--arg", "struct={u64=1;u64=2}", "--policy", "timed"}, "--policy: expected random"},
       {{k, "--arg", "struct={u64=1;u64=2}", "--out", "7=x"}, "no buffer '7'"},
       {{k, "--arg", "struct={u64=1;u64=2}", "--json", "/no/such/folder/x"}, "/no/such/folder"},
@@ -187,6 +204,8 @@ TEST_F(Ptxemu, BadInputIsRefusedByName) {
       {{path("none.ptx")}, "cannot read"},
       {{k, file_words("open.args")}, "a quotation is not closed"},
       {{k, file_words("no.args")}, "cannot read"},
+      {{k, file_words("")}, "expected a file, got a folder"},
+      {{path("")}, "expected a file, got a folder"},
   };
   for (const auto& [arguments, want] : cases) {
     for (const char* command : {"check", "mutate"}) {
@@ -194,6 +213,36 @@ TEST_F(Ptxemu, BadInputIsRefusedByName) {
       all.insert(all.end(), arguments.begin(), arguments.end());
       expect_refused(all, want);
     }
+  }
+}
+
+TEST_F(Ptxemu, OutputsAreCheckedBeforeTheWork) {
+  write("k.ptx", kStructKernel);
+  const std::vector<std::string> launch{path("k.ptx"),
+                                        "--block",
+                                        "1",
+                                        "--buffer",
+                                        "o=f32:1=out",
+                                        "--arg",
+                                        "struct={ptr=o; s32=1; f32=1}"};
+  const std::string json = path("t.json");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"trace"}, "expected --json FILE, --svg FILE or both, got neither"},
+      {{"trace", "--json", "/no/such/folder/x"}, "--json: /no/such/folder/x: "},
+      {{"trace", "--svg", path("")}, "--svg: "},
+      {{"trace", "--json", json, "--svg", json}, "--svg: expected a file of its own"},
+      {{"trace", "--json", json, "--show-block", "1"}, "expected a block of the grid, 0 to 0"},
+      {{"trace", "--json", json, "--role", "x=3-1"}, "--role x=3-1: expected a whole number of 3"},
+      {{"run", "--out", buffer_file("o", "no/such/folder")}, "--out o="},
+      {{"run", "--out", buffer_file("o", "k.ptx")}, "which is also for the PTX"},
+      {{"run", "--out", buffer_file("o", "t"), "--out", buffer_file("o", "./t")}, "also for --out"},
+      {{"run", "--threads", "1025"}, "--threads: expected a whole number of 1 to 1024"},
+      {{"run", "--seed", "18446744073709551615", "--seeds", "2"}, "--seeds: "},
+  };
+  for (const auto& [arguments, want] : cases) {
+    std::vector<std::string> all{arguments};
+    all.insert(all.begin() + 1, launch.begin(), launch.end());
+    expect_refused(all, want);
   }
 }
 
