@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/parallel.h"
+#include "dispatch/recipe_name.h"
 #include "io/progress.h"
 
 namespace mxfa::examples {
@@ -74,10 +75,8 @@ Run train(const Experiment& experiment, const Arm& arm, std::uint64_t seed,
 }  // namespace
 
 std::vector<Arm> make_arms(const Settings& settings) {
-  const auto recipe =
-      settings.recipe == "hopper" ? attention::Recipe::kHopper : attention::Recipe::kBlackwell;
   const ModelOptions mxfp8{.precision = attention::Precision::kMxfp8,
-                           .recipe = recipe,
+                           .recipe = dispatch::recipe_of(settings.recipe),
                            .queries_bf16 = settings.queries_bf16};
   std::vector<Arm> arms{{"BF16"}, {"MXFP8", mxfp8}};
   if (settings.control) {
@@ -126,8 +125,7 @@ void check(const Settings& settings) {
   core::expect(settings.users >= 1, "users", "at least 1", core::text(settings.users));
   core::expect(std::isfinite(settings.learning_rate) && settings.learning_rate > 0, "learning-rate",
                "a finite number above 0", fmt::format("{}", settings.learning_rate));
-  core::expect(settings.recipe == "hopper" || settings.recipe == "blackwell", "recipe",
-               "hopper or blackwell", fmt::format("'{}'", settings.recipe));
+  dispatch::recipe_of(settings.recipe);
 }
 
 Outcome run_all(const Settings& settings) {

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "reference/gemm.h"
+#include "reference/sqnr.h"
 
 namespace mxfa::reference {
 namespace {
@@ -111,21 +112,7 @@ BackwardResult attention_backward(const HeadInputsF64& inputs, const ForwardResu
 double sqnr_db(const std::vector<double>& reference, const std::vector<double>& value) {
   core::expect(reference.size() == value.size(), "value",
                fmt::format("{} elements", reference.size()), core::text(value.size()));
-  double signal = 0;
-  double noise = 0;
-  bool equal = true;
-  for (std::size_t i = 0; i < reference.size(); ++i) {
-    if (reference[i] == value[i]) {
-      if (std::isfinite(reference[i])) signal += reference[i] * reference[i];
-      continue;
-    }
-    equal = false;
-    const double difference = reference[i] - value[i];
-    signal += reference[i] * reference[i];
-    noise += difference * difference;
-  }
-  if (equal) return std::numeric_limits<double>::infinity();
-  return 10 * std::log10(signal / noise);
+  return sqnr_db_of<double>(reference, value);
 }
 
 }  // namespace mxfa::reference

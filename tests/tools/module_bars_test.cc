@@ -50,7 +50,9 @@ TEST(ModuleBarsFull, FollowFromTheEmulation) {
   for (const Bar& bar : kBars) {
     const double db = lowest.at(bar.tensor);
     RecordProperty(std::string(bar.tensor), std::to_string(db));
-    EXPECT_NEAR(bar.db, std::floor((db - kBarMarginDb) * 10) / 10, 0.01)
+    const auto* const least = std::ranges::find(kLeastBars, bar.tensor, &Bar::tensor);
+    const double floor = least == kLeastBars.end() ? 0 : least->db;
+    EXPECT_NEAR(bar.db, std::max(floor, std::floor((db - kBarMarginDb) * 10) / 10), 0.01)
         << bar.tensor << ": lowest " << db << " dB";
   }
 }

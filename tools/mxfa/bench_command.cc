@@ -9,6 +9,7 @@
 #include "common/cpu_suite.h"
 #include "core/check.h"
 #include "core/parallel.h"
+#include "dispatch/recipe_name.h"
 #include "io/atomic_file.h"
 #include "io/progress.h"
 
@@ -27,15 +28,13 @@ struct BenchArguments {
 };
 
 mxfa::bench::CpuOptions options_of(const BenchArguments& arguments) {
-  expect_one_of(arguments.recipe, "recipe", {"blackwell", "hopper"});
   expect_one_of(arguments.precision, "precision", {"mxfp8", "bf16", "both"});
   core::expect(arguments.runs >= 1, "runs", "at least 1", core::text(arguments.runs));
   core::expect(arguments.threads >= 0, "threads", "at least 1, or 0 for all cores",
                core::text(arguments.threads));
   return {.preset = arguments.preset,
           .routines = arguments.routines,
-          .recipe = arguments.recipe == "hopper" ? attention::Recipe::kHopper
-                                                 : attention::Recipe::kBlackwell,
+          .recipe = dispatch::recipe_of(arguments.recipe),
           .mxfp8 = arguments.precision != "bf16",
           .bf16 = arguments.precision != "mxfp8"};
 }

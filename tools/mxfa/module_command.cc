@@ -6,6 +6,7 @@
 
 #include "command.h"
 #include "core/check.h"
+#include "dispatch/recipe_name.h"
 #include "io/atomic_file.h"
 #include "module/presets.h"
 #include "module/report.h"
@@ -45,11 +46,8 @@ reference::CrossAttentionBatchOptions batch_options(const ModuleArguments& argum
 }
 
 cross_attention::Options module_options(const ModuleArguments& arguments) {
-  core::expect(arguments.recipe == "hopper" || arguments.recipe == "blackwell", "recipe",
-               "hopper or blackwell", fmt::format("'{}'", arguments.recipe));
   cross_attention::Options options;
-  options.recipe =
-      arguments.recipe == "hopper" ? attention::Recipe::kHopper : attention::Recipe::kBlackwell;
+  options.recipe = dispatch::recipe_of(arguments.recipe);
   options.queries_bf16 = arguments.queries_bf16;
   return options;
 }
@@ -75,7 +73,10 @@ ExitStatus run_module(const ModuleArguments& arguments) {
                "--precision mxfp8 or bf16, of which they are", arguments.precision);
   check_outputs(
       {{"json", arguments.json}, {"plot", arguments.plot}, {"tensors", arguments.tensors}});
+  module::check_memory(sizes);
   const reference::CrossAttentionBatch batch = make_cross_attention_batch(sizes);
+  core::expect(!compared || batch.total_k() > 0, "batch",
+               "keys, without which --precision both has nothing to compare", "none");
   report.batch = &batch;
   {
     const std::int64_t runs = module::kMostRuns * std::ssize(wanted) + (compared ? 2 : 0);

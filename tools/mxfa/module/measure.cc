@@ -1,12 +1,13 @@
 #include "module/measure.h"
 
+#include <unistd.h>
+
 #include <chrono>
-#include <cmath>
 #include <fstream>
-#include <limits>
 
 #include "core/check.h"
 #include "module/presets.h"
+#include "reference/sqnr.h"
 
 namespace mxfa::cli::module {
 namespace {
@@ -32,25 +33,6 @@ bool reset_peak() {
   return file.good();
 }
 
-struct Sums {
-  double signal = 0;
-  double noise = 0;
-};
-double decibel(const std::vector<float>& truth, const std::vector<float>& got) {
-  Sums sums;
-  for (std::size_t i = 0; i < truth.size(); ++i) {
-    const double a = truth[i], b = got[i];
-    if (a == b) {
-      if (std::isfinite(a)) sums.signal += a * a;
-      continue;
-    }
-    sums.signal += a * a;
-    sums.noise += (a - b) * (a - b);
-  }
-  if (sums.noise == 0) return std::numeric_limits<double>::infinity();
-  return 10 * std::log10(sums.signal / sums.noise);
-}
-
 double bar_of(std::string_view tensor) {
   for (const Bar& bar : kBars) {
     if (bar.tensor == tensor) return bar.db;
@@ -58,7 +40,27 @@ double bar_of(std::string_view tensor) {
   throw Error(ErrorKind::kInvalidArgument, fmt::format("tensor: {} has no bar", tensor));
 }
 
+/// Of the inputs and one step with its gradients and intermediates, for each element of a tensor as
+/// long as the keys, the outputs, or a projection: 2 (BF16), activations 6, gradients up to 16.
+constexpr double kBytesOfElement = 24;
+
 }  // namespace
+
+void check_memory(const reference::CrossAttentionBatchOptions& sizes) {
+  // In double, which no size overflows.
+  const auto dim = static_cast<double>(sizes.dim), batch = static_cast<double>(sizes.batch);
+  const double keys = batch * static_cast<double>(sizes.max_seqlen_k) * (1 - sizes.sparsity);
+  const double rows = batch * static_cast<double>(sizes.seqlen_q);
+  const double needed = kBytesOfElement * dim * (keys + rows + 4 * dim) + 8 * batch;
+  const double present =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  core::expect(
+      needed <= present, "batch",
+      fmt::format("sizes whose step fits the machine's {:.0f} GB", present * 1e-9),
+      fmt::format("{} sequences of up to {} keys, {} seed queries, dim {}, which take about "
+                  "{:.3g} GB",
+                  sizes.batch, sizes.max_seqlen_k, sizes.seqlen_q, sizes.dim, needed * 1e-9));
+}
 
 StepMeasurement measure(const reference::CrossAttentionBatch& batch,
                         const cross_attention::Options& options, io::Progress& progress) {
@@ -100,7 +102,7 @@ std::vector<TensorError> compare(const reference::CrossAttentionBatch& batch,
   for (std::size_t i = 0; i < got.size(); ++i) {
     TensorError& error = errors.emplace_back();
     error.name = got[i].name;
-    error.db = decibel(values_of(want[i]), values_of(got[i]));
+    error.db = reference::sqnr_db_of<float>(values_of(want[i]), values_of(got[i]));
     error.bar = bar_of(error.name);
     error.verdict = judge(error.db, error.bar);
   }

@@ -11,6 +11,10 @@
 /// What `mxfa module` measures: times and memory of a step, and MXFP8's error against BF16.
 namespace mxfa::cli::module {
 
+/// Throws Error that says how much memory a batch of these sizes takes, where that is more than the
+/// machine has; before anything of it is drawn.
+void check_memory(const reference::CrossAttentionBatchOptions& sizes);
+
 struct Times {
   std::vector<double> forward_ms, backward_ms;  ///< of each run
 };

@@ -8,6 +8,7 @@
 #include "common/timing.h"
 #include "core/parallel.h"
 #include "cpu/kernels.h"
+#include "dispatch/recipe_name.h"
 #include "io/plot.h"
 #include "module/presets.h"
 
@@ -16,10 +17,6 @@ namespace {
 
 std::int64_t count(const Report& report, Verdict verdict) {
   return std::ranges::count(report.errors, verdict, &TensorError::verdict);
-}
-
-std::string_view recipe_name(const cross_attention::Options& options) {
-  return options.recipe == attention::Recipe::kHopper ? "hopper" : "blackwell";
 }
 
 std::string batch_text(const Report& report) {
@@ -40,7 +37,7 @@ std::string batch_text(const Report& report) {
 
 std::string machine_text(const Report& report) {
   return fmt::format("CPU, {} threads, {}; MXFP8 with the {} recipe{}\n", core::num_threads(),
-                     cpu::kernels().name, recipe_name(report.options),
+                     cpu::kernels().name, dispatch::recipe_name(report.options.recipe),
                      report.options.queries_bf16 ? ", queries in BF16" : "");
 }
 
@@ -122,7 +119,7 @@ io::Record record(const Report& report, const std::string& routine, const std::s
                   {"sparsity", report.batch->options.sparsity},
                   {"seed", report.batch->options.seed}};
   if (precision == "mxfp8") {
-    result.extra["recipe"] = recipe_name(report.options);
+    result.extra["recipe"] = dispatch::recipe_name(report.options.recipe);
     result.extra["queries_bf16"] = report.options.queries_bf16;
   }
   result.variant.dq_accum = "fp32";
@@ -183,7 +180,8 @@ std::string report_svg(const Report& report) {
   chart.subtitle = fmt::format(
       "{} keys in {} sequences, {} recipe; against BF16, higher is better; bars with a "
       "triangle go on",
-      report.batch->total_k(), report.batch->options.batch, recipe_name(report.options));
+      report.batch->total_k(), report.batch->options.batch,
+      dispatch::recipe_name(report.options.recipe));
   chart.y_label = "SQNR (dB)";
   chart.y_cap = 36;  // LSE, at 50 dB and more, would squeeze all others
   chart.series = {{.name = "MXFP8", .values = {}}, {.name = "pass bar", .values = {}}};
