@@ -15,7 +15,7 @@ namespace {
 using attention::KeyRange;
 using attention::TileKind;
 
-constexpr std::int64_t kTileRows = 64;  // of the products' 32 rows; scores and P of a tile fit L1
+constexpr std::int64_t kTileRows = 96;  // that share a pass over the keys on AMX
 constexpr std::int64_t kMostRows = 18 * kTileRows;
 
 /// Consecutive query rows of one (sequence, head).
