@@ -27,6 +27,10 @@ enum class Recipe : std::uint8_t {
   kHopper,     ///< operands 32xD; dS by 16 keys x 64 queries (dK) and 64 x 128 (dQ); P 2^8
 };
 
+/// What half_scores may move lse by, relative to max(1, |lse|): a score of 128 columns passes four
+/// steps of a half accumulator, each of which cuts off up to 2^-10 of it.
+inline constexpr double kHalfScoresLse = 0x1p-8;
+
 /// What a pair of calls computes. The backward recomputes S, so it wants the forward's options.
 struct Options {
   /// Where the call runs and whose memory its tensors and workspace are in. Null: the CPU.
@@ -55,8 +59,8 @@ struct Options {
   /// an earlier output of a causal call, bit for bit.
   bool leak_free = false;
   /// Hopper GPUs only. S accumulates in half, from q and k quantized 5 and 4 binades lower: faster,
-  /// at up to 1 dB of o where scores are large; lse within 4e-3 * max(1, |lse|). Not with payload
-  /// as input.
+  /// at up to 1 dB of o where scores are large; lse within kHalfScoresLse * max(1, |lse|). Not with
+  /// payload as input.
   bool half_scores = false;
   /// Devices only. The same operands (Recipe::kHopper's), then attention in FP32 by a plain kernel
   /// that any architecture runs: slow, for checking. o: kBF16 or kF32; not with qk_bf16.
@@ -64,10 +68,29 @@ struct Options {
   ScaleRule scale_rule = ScaleRule::kRoundUp;    ///< of everything that is quantized in the call
   BlockShape output_shape = BlockShape::k32x32;  ///< of outputs in MXFP8
 
-  /// Ask for results that are the same bits each time. The CPU always gives them, for any number of
-  /// threads.
-  bool deterministic = true;
+  /// Ask for a dq that is the same bits each time. All other results always are, and on the CPU,
+  /// for any number of threads, dq as well; on a device its sums are then made in the order of the
+  /// keys, which is slower.
+  bool deterministic = false;
+  /// Devices only. What dq's sums are kept in: kF32, or kF16, half as many bytes of the sums that
+  /// bind where queries are short. Those are of dq * 2^dq_exponent; one that overflows half becomes
+  /// +-65504 * 2^-dq_exponent and is counted (BackwardArgs::dq_overflows).
+  DType dq_accum = DType::kF32;
+  int dq_exponent = 9;  ///< -64 to 64
 };
+
+// What a device refuses, each by name with Error(kUnsupported), beside what is said of an option:
+//   all                precision bf16, dp_bf16, the floor rule, max_seqlen_q and max_seqlen_k,
+//                      output_shape other than 1x32 and 32x32, offsets whose stride is not 1
+//   sm_90a   forward   more than one of qk_bf16, leak_free and half_scores; o in F32; o in MXFP8
+//                      whose dense sequences lie apart; qk_bf16 unless q and k are BF16, side by
+//                      side, on 16 bytes
+//            backward  qk_bf16, leak_free, half_scores, exact; o, dq, dk and dv but in BF16; o and
+//                      gradients whose dense sequences lie apart; delta; dq_seq; deterministic with
+//                      a mask where q is broadcast
+//   sm_100a  forward   qk_bf16, half_scores, payload as input, o but in BF16, o whose dense
+//   sm_103a            sequences lie apart
+//            backward  all of it
 
 /// The recipe of a device's kernels: what Options::recipe must be on it, except with `exact`.
 /// Throws Error(kUnsupported) naming an architecture without any.
@@ -86,36 +109,38 @@ using mxfa::Tensor;
 /// rows_o = total_q, or batch * total_q where q is broadcast. Query head h reads the kv head
 /// h / (num_heads / num_heads_kv). head_dim: a multiple of 8 up to 128.
 struct ForwardArgs {
-  Tensor q;                 ///< [total_q, num_heads, head_dim]
-  Tensor k;                 ///< [total_k, num_heads_kv, head_dim]
-  Tensor v;                 ///< [total_k, num_heads_kv, head_dim]
-  TensorView cu_seqlens_q;  ///< kI32 or kI64 [batch + 1]; not given where q is broadcast
-  TensorView cu_seqlens_k;  ///< kI32 or kI64 [batch + 1]
-  Tensor o;                 ///< out: [rows_o, num_heads, head_dim], kF32, kBF16, or kE4M3 + scales
-  TensorView lse;           ///< out: kF32 [num_heads, rows_o], natural log
+  Tensor q = {};                 ///< [total_q, num_heads, head_dim]
+  Tensor k = {};                 ///< [total_k, num_heads_kv, head_dim]
+  Tensor v = {};                 ///< [total_k, num_heads_kv, head_dim]
+  TensorView cu_seqlens_q = {};  ///< kI32 or kI64 [batch + 1]; not given where q is broadcast
+  TensorView cu_seqlens_k = {};  ///< kI32 or kI64 [batch + 1]
+  Tensor o = {};        ///< out: [rows_o, num_heads, head_dim], kF32, kBF16, or kE4M3 + scales
+  TensorView lse = {};  ///< out: kF32 [num_heads, rows_o], natural log
   /// out, optional: kF32 [num_heads, rows_o], the largest visible score in log2 units. The Hopper
   /// recipe's backward needs it.
-  TensorView row_max;
+  TensorView row_max = {};
 };
 
 struct BackwardArgs {
-  Tensor q, k, v;           ///< as the forward's
-  TensorView cu_seqlens_q;  ///< as the forward's
-  TensorView cu_seqlens_k;
-  Tensor o;            ///< the forward's output
-  TensorView lse;      ///< the forward's
-  TensorView row_max;  ///< the forward's; Recipe::kHopper only
-  Tensor dout;         ///< [rows_o, num_heads, head_dim]
+  Tensor q = {}, k = {}, v = {};  ///< as the forward's
+  TensorView cu_seqlens_q = {};   ///< as the forward's
+  TensorView cu_seqlens_k = {};
+  Tensor o = {};            ///< the forward's output
+  TensorView lse = {};      ///< the forward's
+  TensorView row_max = {};  ///< the forward's; Recipe::kHopper only
+  Tensor dout = {};         ///< [rows_o, num_heads, head_dim]
   /// Outputs; those not given are not computed. kF32, kBF16, or kE4M3 + scales.
-  Tensor dq;  ///< [total_q, num_heads, head_dim]
-  Tensor dk;  ///< [total_k, num_heads_kv, head_dim], summed over the query heads that read it
-  Tensor dv;  ///< [total_k, num_heads_kv, head_dim], likewise
+  Tensor dq = {};  ///< [total_q, num_heads, head_dim]
+  Tensor dk = {};  ///< [total_k, num_heads_kv, head_dim], summed over the query heads that read it
+  Tensor dv = {};  ///< [total_k, num_heads_kv, head_dim], likewise
   /// out, optional: kF32 [num_heads, rows_o], rowsum(dout * o) as dS takes it; 0 behind the last
   /// sequence.
   TensorView delta = {};
   /// out, optional, only where q is broadcast and dq is given: kF32 or kBF16 [rows_o, num_heads,
   /// head_dim], dq of each sequence before it is summed over the batch.
   TensorView dq_seq = {};
+  /// Optional, devices only: kI64 [1], to which the number of dq's sums that overflowed is added.
+  TensorView dq_overflows = {};
 };
 
 /// Bytes of scratch that a call uses beside its arguments: copies of operands that arrive in
@@ -142,17 +167,22 @@ std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& o
 /// most the tensor's rows. Where none is given, the batch is dense: q, o [batch, seqlen_q,
 /// num_heads, head_dim], k, v [batch, seqlen_k, num_heads_kv, head_dim] (a broadcast q keeps its
 /// three dimensions). Scales of jagged payload have the extent of max_scale_shape(); those of o
-/// behind the last sequence are not written.
+/// behind the last sequence are 0.
 void forward(const ForwardArgs& args, const Options& options, std::span<std::byte> workspace = {});
 /// The halves of a forward on a device, for callers that keep operands: the first makes them in the
-/// workspace, the second runs on what the first left there, as often as it is called. Both take
-/// what forward() takes.
+/// workspace, the second runs on what the first left there, as often as it is called, one call at a
+/// time. Both take what forward() takes, of the same lengths.
 void prepare_forward(const ForwardArgs& args, const Options& options,
                      std::span<std::byte> workspace);
 void forward_prepared(const ForwardArgs& args, const Options& options,
                       std::span<std::byte> workspace);
-/// Rows behind the last sequence get gradient 0.
+/// Rows behind the last sequence get gradient 0. Errors, and calls on a device, as forward()'s.
 void backward(const BackwardArgs& args, const Options& options,
               std::span<std::byte> workspace = {});
+/// Its halves, likewise: the first quantizes q, k, v and dout.
+void prepare_backward(const BackwardArgs& args, const Options& options,
+                      std::span<std::byte> workspace);
+void backward_prepared(const BackwardArgs& args, const Options& options,
+                       std::span<std::byte> workspace);
 
 }  // namespace mxfa::attention

@@ -42,50 +42,50 @@ struct Options {
 /// kBF16, kF16 or kF32, any strides. The norms take FP32 values as they are; the projections are
 /// rounded to what their products read.
 struct Inputs {
-  TensorView seeds;             ///< [seqlen_q, dim]
-  TensorView kv;                ///< [total_k, dim]
-  TensorView cu_seqlens_k;      ///< kI32 or kI64 [batch + 1]
-  TensorView seed_norm_weight;  ///< [dim]
-  TensorView kv_norm_weight;    ///< [dim]
-  TensorView wq;                ///< [num_heads * head_dim, dim]
-  TensorView wk;                ///< [num_heads_kv * head_dim, dim]
-  TensorView wv;                ///< [num_heads_kv * head_dim, dim]
-  TensorView wo;                ///< [dim, num_heads * head_dim]
+  TensorView seeds = {};             ///< [seqlen_q, dim]
+  TensorView kv = {};                ///< [total_k, dim]
+  TensorView cu_seqlens_k = {};      ///< kI32 or kI64 [batch + 1]
+  TensorView seed_norm_weight = {};  ///< [dim]
+  TensorView kv_norm_weight = {};    ///< [dim]
+  TensorView wq = {};                ///< [num_heads * head_dim, dim]
+  TensorView wk = {};                ///< [num_heads_kv * head_dim, dim]
+  TensorView wv = {};                ///< [num_heads_kv * head_dim, dim]
+  TensorView wo = {};                ///< [dim, num_heads * head_dim]
 };
 
 /// What the forward leaves for the backward. Rows of seeds and of o are grouped by 32 from each
 /// sequence's first row, as those of kv are.
 struct Activations {
-  Tensor seed_norm;      ///< [seqlen_q, dim]
-  Tensor kv_norm;        ///< [total_k, dim]
-  Tensor q;              ///< [seqlen_q, num_heads, head_dim]
-  Tensor k;              ///< [total_k, num_heads_kv, head_dim]
-  Tensor v;              ///< [total_k, num_heads_kv, head_dim]
-  Tensor o;              ///< BF16 [batch * seqlen_q, num_heads, head_dim]
-  TensorView seed_rstd;  ///< kF32 [seqlen_q]
-  TensorView kv_rstd;    ///< kF32 [total_k]
-  TensorView lse;        ///< kF32 [num_heads, batch * seqlen_q], natural log
-  TensorView row_max;    ///< kF32 likewise, Recipe::kHopper in kMxfp8 only
+  Tensor seed_norm = {};      ///< [seqlen_q, dim]
+  Tensor kv_norm = {};        ///< [total_k, dim]
+  Tensor q = {};              ///< [seqlen_q, num_heads, head_dim]
+  Tensor k = {};              ///< [total_k, num_heads_kv, head_dim]
+  Tensor v = {};              ///< [total_k, num_heads_kv, head_dim]
+  Tensor o = {};              ///< BF16 [batch * seqlen_q, num_heads, head_dim]
+  TensorView seed_rstd = {};  ///< kF32 [seqlen_q]
+  TensorView kv_rstd = {};    ///< kF32 [total_k]
+  TensorView lse = {};        ///< kF32 [num_heads, batch * seqlen_q], natural log
+  TensorView row_max = {};    ///< kF32 likewise, Recipe::kHopper in kMxfp8 only
 };
 
 /// The backward's own tensors, for who wants to look at them.
 struct Intermediates {
-  Tensor dout;            ///< [batch * seqlen_q, num_heads, head_dim], dy Wo
-  TensorView delta;       ///< kF32 [num_heads, batch * seqlen_q]
-  TensorView dq_seq;      ///< kF32 [batch * seqlen_q, num_heads, head_dim], dq of each sequence
-  Tensor dq;              ///< [seqlen_q, num_heads, head_dim]
-  Tensor dk;              ///< [total_k, num_heads_kv, head_dim]
-  Tensor dv;              ///< [total_k, num_heads_kv, head_dim]
-  TensorView dseed_norm;  ///< kF32 [seqlen_q, dim]
-  TensorView dkv_norm;    ///< kF32 [total_k, dim]
+  Tensor dout = {};        ///< [batch * seqlen_q, num_heads, head_dim], dy Wo
+  TensorView delta = {};   ///< kF32 [num_heads, batch * seqlen_q]
+  TensorView dq_seq = {};  ///< kF32 [batch * seqlen_q, num_heads, head_dim], dq of each sequence
+  Tensor dq = {};          ///< [seqlen_q, num_heads, head_dim]
+  Tensor dk = {};          ///< [total_k, num_heads_kv, head_dim]
+  Tensor dv = {};          ///< [total_k, num_heads_kv, head_dim]
+  TensorView dseed_norm = {};  ///< kF32 [seqlen_q, dim]
+  TensorView dkv_norm = {};    ///< kF32 [total_k, dim]
 };
 
 /// Gradients of Inputs, of their shapes: kF32 or kBF16, any strides; those not given are not
 /// computed. Rows of kv behind the last sequence get 0.
 struct Gradients {
-  TensorView seeds, kv;
-  TensorView seed_norm_weight, kv_norm_weight;
-  TensorView wq, wk, wv, wo;
+  TensorView seeds = {}, kv = {};
+  TensorView seed_norm_weight = {}, kv_norm_weight = {};
+  TensorView wq = {}, wk = {}, wv = {}, wo = {};
 };
 
 /// Lays the tensors out in caller memory, 64-byte aligned, at least the bytes below. Shapes and

@@ -17,9 +17,9 @@ struct DeviceOptions {
   int ordinal = 0;
   /// Empty: a GPU, through libcuda.so.1. "sm_90a", "sm_100a", "sm_103a": the emulator (libmxemu.so)
   /// as such a GPU: thousands of times slower, no GPU needed.
-  std::string emulated_arch;
+  std::string emulated_arch = {};
   int emulated_multiprocessors = 0;  ///< 0: as many as the architecture has
-  std::string library;  ///< the driver's library to open; empty: the usual name, by the loader
+  std::string library = {};  ///< the driver's library to open; empty: the usual name, by the loader
 };
 
 /// One device and its loaded kernels. It uses the device's primary context, as the CUDA runtime
@@ -38,7 +38,8 @@ class Device {
   std::string name() const;
   /// "sm_90a": the architecture whose kernels run here.
   const std::string& arch() const;
-  /// Waits for everything that was launched on the device.
+  /// Waits for everything that was launched on the device. Throws Error(kDevice) where one of those
+  /// kernels failed, or the driver.
   void synchronize() const;
 
   internal::DeviceState& state() const { return *state_; }
@@ -60,7 +61,9 @@ class DeviceMemory {
   /// On 256 bytes. Null where size_bytes() is 0.
   std::byte* data() const;
   std::size_t size_bytes() const;
-  /// Copies from and to host memory; both wait until done, upload() on the default stream.
+  /// Copies `size_bytes` from and to host memory, on the default stream; both wait until done.
+  /// Throw Error(kInvalidArgument) for more than size_bytes() and Error(kDevice) where the driver
+  /// fails, also by the fault of a kernel that was launched before.
   void upload(const void* source, std::size_t size_bytes) const;
   void download(void* target, std::size_t size_bytes) const;
 

@@ -18,12 +18,12 @@ namespace mxfa::producers {
 
 /// y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps), in FP32.
 struct RmsNormArgs {
-  TensorView x;       ///< kBF16, kF16 or kF32 [tokens, dim], any strides; dim up to 16384
-  TensorView weight;  ///< likewise [dim]
+  TensorView x = {};       ///< kBF16, kF16 or kF32 [tokens, dim], any strides; dim up to 16384
+  TensorView weight = {};  ///< likewise [dim]
   double eps = 1e-6;
   TensorView cu_seqlens = {};
-  Tensor y;         ///< out: kF32, kBF16, or kE4M3 + scales of 32x32 blocks [tokens, dim]
-  TensorView rstd;  ///< out: kF32 [tokens]
+  Tensor y = {};         ///< out: kF32, kBF16, or kE4M3 + scales of 32x32 blocks [tokens, dim]
+  TensorView rstd = {};  ///< out: kF32 [tokens]
   ScaleRule rule = ScaleRule::kRoundUp;
 };
 /// Tokens behind the last sequence are not read and get y = 0 and rstd = 0.
@@ -33,7 +33,7 @@ void rmsnorm(const RmsNormArgs& args, Backend backend = Backend::kCpu);
 struct Matrix {
   /// kBF16, kF16 or kF32 (rounded to BF16), or kE4M3 + row-major scales of `block_shape`: [rows,
   /// cols], or [tokens, num_heads, head_dim] read as [tokens, num_heads * head_dim]. Any strides.
-  Tensor tensor;
+  Tensor tensor = {};
   BlockShape block_shape = BlockShape::k32x32;
   TensorView cu_seqlens = {};  ///< of its rows; those behind the last sequence count as 0
   bool transposed = false;     ///< multiply by the transposed matrix
@@ -46,9 +46,9 @@ void gemm(const Matrix& a, const Matrix& b, const TensorView& c, Backend backend
 /// y = x w^T: the projection of x [tokens, k] by w [num_heads * head_dim, k], after its
 /// transposition, with each group of 32 tokens quantized from its FP32 sums while they are hot.
 struct ProjectionArgs {
-  Matrix x;  ///< not transposed
-  Matrix w;
-  Tensor y;  ///< out: kBF16, or kE4M3 + row-major scales [tokens, num_heads, head_dim]
+  Matrix x = {};  ///< not transposed
+  Matrix w = {};
+  Tensor y = {};  ///< out: kBF16, or kE4M3 + row-major scales [tokens, num_heads, head_dim]
   BlockShape block_shape = BlockShape::k32x32;  ///< of y
   ScaleRule rule = ScaleRule::kRoundUp;
   TensorView cu_seqlens = {};  ///< of y's tokens; those behind the last sequence get 0
@@ -57,15 +57,15 @@ void project(const ProjectionArgs& args, Backend backend = Backend::kCpu);
 
 /// a b, a term of a sum.
 struct Product {
-  Matrix a, b;
+  Matrix a = {}, b = {};
 };
 /// Gradients of rmsnorm() behind projections: dy is the sum of `products`, in FP32 and never
 /// stored. With g = dy * weight and xhat = x * rstd: dx = rstd * (g - xhat * mean(g * xhat)),
 /// dweight = sum over tokens of dy * xhat.
 struct RmsNormBackwardArgs {
-  std::span<const Product> products;  ///< each [tokens, dim]
-  TensorView x, weight;               ///< as rmsnorm()'s
-  TensorView rstd;                    ///< rmsnorm()'s
+  std::span<const Product> products = {};  ///< each [tokens, dim]
+  TensorView x = {}, weight = {};          ///< as rmsnorm()'s
+  TensorView rstd = {};                    ///< rmsnorm()'s
   TensorView cu_seqlens = {};
   /// Outputs; those not given are not computed. kF32 or kBF16, any strides. Tokens behind the last
   /// sequence are not read and get 0.

@@ -65,12 +65,11 @@ inline std::int64_t padded_head_dim(std::int64_t head_dim) {
 namespace internal {
 
 inline void validate_heads(const AttentionProblem& problem) {
-  core::expect(problem.num_heads >= 1, "num_heads", "at least 1", core::text(problem.num_heads));
-  core::expect(problem.num_heads_kv >= 1, "num_heads_kv", "at least 1",
-               core::text(problem.num_heads_kv));
+  core::expect(problem.num_heads >= 1, "num_heads", "at least 1", problem.num_heads);
+  core::expect(problem.num_heads_kv >= 1, "num_heads_kv", "at least 1", problem.num_heads_kv);
   core::expect(problem.num_heads % problem.num_heads_kv == 0, "num_heads",
-               fmt::format("a multiple of num_heads_kv = {}", problem.num_heads_kv),
-               core::text(problem.num_heads));
+               core::later("a multiple of num_heads_kv = {}", problem.num_heads_kv),
+               problem.num_heads);
   padded_head_dim(problem.head_dim);
   if (problem.head_dim_v != 0 && problem.head_dim_v != problem.head_dim) {
     throw Error(ErrorKind::kUnsupported, fmt::format("head_dim_v: expected head_dim = {}, got {}",
@@ -79,20 +78,19 @@ inline void validate_heads(const AttentionProblem& problem) {
 }
 
 inline void validate_lengths(const AttentionProblem& problem) {
-  core::expect(problem.batch >= 0, "batch", "at least 0", core::text(problem.batch));
-  core::expect(problem.total_q >= 0, "total_q", "at least 0", core::text(problem.total_q));
-  core::expect(problem.total_k >= 0, "total_k", "at least 0", core::text(problem.total_k));
+  core::expect(problem.batch >= 0, "batch", "at least 0", problem.batch);
+  core::expect(problem.total_q >= 0, "total_q", "at least 0", problem.total_q);
+  core::expect(problem.total_k >= 0, "total_k", "at least 0", problem.total_k);
   const std::string offsets = fmt::format("batch + 1 = {} offsets", problem.batch + 1);
   const auto expect_count = [&](std::span<const std::int32_t> cu_seqlens, std::string_view name) {
     core::expect(std::int64_t(cu_seqlens.size()) == problem.batch + 1, name, offsets,
-                 core::text(std::int64_t(cu_seqlens.size())));
+                 std::int64_t(cu_seqlens.size()));
   };
   if (problem.broadcast_q) {
     core::expect(problem.cu_seqlens_q.empty(), "cu_seqlens_q", "none where q is broadcast",
-                 core::text(std::int64_t(problem.cu_seqlens_q.size())));
+                 std::int64_t(problem.cu_seqlens_q.size()));
     core::expect(problem.max_seqlen_q < 0 || problem.max_seqlen_q >= problem.total_q,
-                 "max_seqlen_q", fmt::format("at least {}", problem.total_q),
-                 core::text(problem.max_seqlen_q));
+                 "max_seqlen_q", core::later("at least {}", problem.total_q), problem.max_seqlen_q);
   } else {
     expect_count(problem.cu_seqlens_q, "cu_seqlens_q");
     core::check_cu_seqlens(problem.cu_seqlens_q, "cu_seqlens_q", problem.total_q,
@@ -105,11 +103,10 @@ inline void validate_lengths(const AttentionProblem& problem) {
 
 inline void validate_mask(const AttentionProblem& problem) {
   const Mask& mask = problem.mask;
-  core::expect(mask.window_left >= -1, "window_left", "at least -1", core::text(mask.window_left));
-  core::expect(mask.window_right >= -1, "window_right", "at least -1",
-               core::text(mask.window_right));
+  core::expect(mask.window_left >= -1, "window_left", "at least -1", mask.window_left);
+  core::expect(mask.window_right >= -1, "window_right", "at least -1", mask.window_right);
   core::expect(std::isfinite(problem.scale()) && problem.scale() > 0, "softmax_scale",
-               "a finite number above 0", fmt::format("{}", problem.scale()));
+               "a finite number above 0", core::later("{}", problem.scale()));
 }
 
 }  // namespace internal

@@ -34,7 +34,7 @@ class Arena {
     used_ += (bytes + align_ - 1) / align_ * align_;
     if (counting()) return reinterpret_cast<std::byte*>(align_ + begin);
     expect(used_ <= static_cast<std::int64_t>(memory_.size()), "workspace",
-           "at least " + text(used_) + " bytes", std::to_string(memory_.size()));
+           later("at least {} bytes", used_), memory_.size());
     return memory_.data() + begin;
   }
 

@@ -15,17 +15,16 @@ namespace mxfa::core {
 inline void check_cu_seqlens(std::span<const std::int32_t> cu_seqlens, std::string_view name,
                              std::int64_t total, std::int64_t max_seqlen = -1) {
   expect(!cu_seqlens.empty(), name, "batch + 1 offsets", "none");
-  expect(cu_seqlens[0] == 0, fmt::format("{}[0]", name), "0", text(cu_seqlens[0]));
+  expect(cu_seqlens[0] == 0, later("{}[0]", name), "0", cu_seqlens[0]);
   for (std::size_t s = 1; s < cu_seqlens.size(); ++s) {
     const std::int64_t length = std::int64_t{cu_seqlens[s]} - cu_seqlens[s - 1];
     if (length >= 0 && (max_seqlen < 0 || length <= max_seqlen) && cu_seqlens[s] <= total) continue;
     const std::string position = fmt::format("{}[{}]", name, s);
-    expect(length >= 0, position, fmt::format("at least {}", cu_seqlens[s - 1]),
-           text(cu_seqlens[s]));
-    expect(cu_seqlens[s] <= total, position, fmt::format("at most {} (the rows given)", total),
-           text(cu_seqlens[s]));
-    expect(false, position, fmt::format("a sequence of at most {} rows", max_seqlen),
-           fmt::format("one of {}", length));
+    expect(length >= 0, position, later("at least {}", cu_seqlens[s - 1]), cu_seqlens[s]);
+    expect(cu_seqlens[s] <= total, position, later("at most {} (the rows given)", total),
+           cu_seqlens[s]);
+    expect(false, position, later("a sequence of at most {} rows", max_seqlen),
+           later("one of {}", length));
   }
 }
 

@@ -22,12 +22,12 @@ bool TensorView::is_contiguous() const {
 }
 
 TensorView make_tensor(void* data, DType dtype, std::span<const std::int64_t> shape) {
-  core::expect(shape.size() <= kMaxRank, "shape", fmt::format("at most {} dimensions", kMaxRank),
-               core::text(static_cast<std::int64_t>(shape.size())));
+  core::expect(shape.size() <= kMaxRank, "shape", core::later("at most {} dimensions", kMaxRank),
+               static_cast<std::int64_t>(shape.size()));
   TensorView view{.data = data, .dtype = dtype, .rank = static_cast<int>(shape.size())};
   std::int64_t stride = 1;
   for (int i = view.rank - 1; i >= 0; --i) {
-    core::expect(shape[i] >= 0, "shape", "extents of at least 0", core::text(shape[i]));
+    core::expect(shape[i] >= 0, "shape", "extents of at least 0", shape[i]);
     view.shape[i] = shape[i];
     view.strides[i] = stride;
     stride *= shape[i];

@@ -23,9 +23,9 @@ void with_memory(std::span<std::byte> memory, std::string_view name, Make make, 
   make(counter);
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
   expect(address % 64 == 0, name, "an address on 64 bytes",
-         fmt::format("one {} bytes past that", address % 64));
+         later("one {} bytes past that", address % 64));
   expect(static_cast<std::int64_t>(memory.size()) >= counter.used(), name,
-         fmt::format("at least {} bytes", counter.used()), fmt::format("{}", memory.size()));
+         later("at least {} bytes", counter.used()), memory.size());
   Arena arena(memory);
   body(make(arena));
 }

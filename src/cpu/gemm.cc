@@ -101,9 +101,9 @@ void gemm(const MatrixOperand& a, const MatrixOperand& b, const TensorView& c, f
   const MatrixReader right(b, "b");
   const Extents size = extents(left, right);
   core::expect(c.rank == 2 && c.shape[0] == size.m && c.shape[1] == size.n, "c",
-               fmt::format("shape [{}, {}]", size.m, size.n), core::text(c));
+               core::later("shape [{}, {}]", size.m, size.n), c);
   core::expect(c.dtype == DType::kF32 || (c.dtype == DType::kBF16 && !accumulate), "c",
-               accumulate ? "f32" : "f32 or bf16", core::text(c));
+               accumulate ? "f32" : "f32 or bf16", c);
   const float scale = folded(alpha, left.anchor() + right.anchor());
   if (size.k > kLongDepth) {
     SplitProduct(left, right, size).run([&](std::int64_t row, const float* sums) {

@@ -35,7 +35,7 @@ class QuantizedOutput {
                   std::int64_t tokens, std::int64_t n)
       : spec_(spec), outputs_(outputs) {
     core::expect(spec.num_heads >= 1 && n % spec.num_heads == 0, "num_heads",
-                 fmt::format("a divisor of w's {} rows", n), core::text(spec.num_heads));
+                 core::later("a divisor of w's {} rows", n), spec.num_heads);
     dim_ = n / spec.num_heads;
     offsets_ = spec.cu_seqlens.empty() ? mx::make_single_sequence(tokens)
                                        : mx::make_jagged_offsets(spec.cu_seqlens, tokens);
@@ -82,8 +82,8 @@ class QuantizedOutput {
                     const std::vector<std::int64_t>& shape) {
     if (tensor.rank == 0) return;
     const bool fits = tensor.dtype == dtype && std::ranges::equal(tensor.dims(), shape);
-    core::expect(fits, name, fmt::format("{} [{}]", dtype_name(dtype), fmt::join(shape, ", ")),
-                 core::text(tensor));
+    core::expect(fits, name, core::later("{} [{}]", dtype_name(dtype), fmt::join(shape, ", ")),
+                 tensor);
   }
   /// Room behind the last sequence is allowed.
   static void check_scales(const TensorView& tensor, std::vector<std::int64_t> shape) {
@@ -96,7 +96,7 @@ class QuantizedOutput {
     if (tensor.rank == 0) return;
     mx::check_scale_axis(spec_.block_shape, axis);
     check(tensor, name, DType::kE8M0, shape);
-    core::expect(tensor.is_contiguous(), name, "atoms without gaps", core::text(tensor));
+    core::expect(tensor.is_contiguous(), name, "atoms without gaps", tensor);
     core::expect(outputs_.payload.rank > 0, name, "a payload as well", "none");
   }
   mx::CompactScales<std::uint8_t> compact() const {

@@ -15,10 +15,10 @@ MatrixReader::MatrixReader(const MatrixOperand& operand, std::string_view name)
     : dtype_(operand.values.dtype), data_(operand.values.data), transposed_(operand.transposed) {
   const TensorView& values = operand.values;
   core::expect(values.rank == 2 || values.rank == 3, name,
-               "[rows, cols] or [tokens, heads, head_dim]", core::text(values));
+               "[rows, cols] or [tokens, heads, head_dim]", values);
   const bool known = dtype_ == DType::kE4M3 || dtype_ == DType::kBF16 || dtype_ == DType::kF16 ||
                      dtype_ == DType::kF32;
-  core::expect(known, name, "e4m3, bf16, f16 or f32", core::text(values));
+  core::expect(known, name, "e4m3, bf16, f16 or f32", values);
   core::expect(data_ != nullptr || values.num_elements() == 0, name, "data", "a null pointer");
   const int last = values.rank - 1;
   rows_ = values.shape[0];
@@ -44,10 +44,10 @@ void MatrixReader::check_scales(const MatrixOperand& operand, std::string_view n
   if (mx::block_cols(shape) != 0) {
     fits = fits && scales.shape[ranks - 1] == mx::scale_cols(shape, head_dim_);
   }
-  core::expect(fits, fmt::format("{}.scales", name),
-               fmt::format("e8m0 scales of {} blocks of {}", block_shape_name(shape),
+  core::expect(fits, core::later("{}.scales", name),
+               core::later("e8m0 scales of {} blocks of {}", block_shape_name(shape),
                            core::text(operand.values)),
-               core::text(scales));
+               scales);
   scales_ = {static_cast<const std::uint8_t*>(scales.data), shape, scales.strides[0],
              operand.values.rank == 3 ? scales.strides[1] : 0,
              mx::block_cols(shape) == 0 ? 0 : scales.strides[ranks - 1]};

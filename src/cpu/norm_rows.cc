@@ -11,7 +11,7 @@ namespace {
 void check_dtype(const TensorView& tensor, std::string_view name, NormRole role) {
   const bool half = tensor.dtype == DType::kF16 && role == NormRole::kInput;
   core::expect(half || tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF32, name,
-               role == NormRole::kInput ? "bf16, f16 or f32" : "bf16 or f32", core::text(tensor));
+               role == NormRole::kInput ? "bf16, f16 or f32" : "bf16 or f32", tensor);
 }
 
 struct Row {
@@ -30,13 +30,12 @@ void check_norm_rows(const TensorView& tensor, std::string_view name, NormRole r
                      std::int64_t rows, std::int64_t dim) {
   check_dtype(tensor, name, role);
   core::expect(tensor.rank == 2 && tensor.shape[0] >= rows && tensor.shape[1] == dim, name,
-               fmt::format("[{}, {}]", rows, dim), core::text(tensor));
+               core::later("[{}, {}]", rows, dim), tensor);
 }
 void check_norm_vector(const TensorView& tensor, std::string_view name, NormRole role,
                        std::int64_t dim) {
   check_dtype(tensor, name, role);
-  core::expect(tensor.rank == 1 && tensor.shape[0] == dim, name, fmt::format("[{}]", dim),
-               core::text(tensor));
+  core::expect(tensor.rank == 1 && tensor.shape[0] == dim, name, core::later("[{}]", dim), tensor);
 }
 
 const float* read_norm_row(const TensorView& tensor, std::int64_t row, std::vector<float>& buffer) {

@@ -5,6 +5,7 @@
 
 #include "cpu/kernels.h"
 #include "mx/jagged_scale.h"
+#include "mx/scale_exponent.h"
 #include "mxfa/types.h"
 
 /// Packed tensors as the CPU's kernels read and write them, one (sequence, head) at a time.
@@ -26,10 +27,7 @@ struct Operand {
   std::int64_t sequence_of(std::int64_t sequence) const { return shared ? 0 : sequence; }
 };
 
-/// Exponent of a scale byte; the neutral one for NaN, whose codes are NaN themselves.
-constexpr int scale_exponent(std::uint8_t scale) {
-  return scale == 0xFF ? -127 : static_cast<int>(scale) - 127;
-}
+using mx::scale_exponent;
 /// 2^exponent, clamped to normal numbers.
 float power_of_two(int exponent);
 

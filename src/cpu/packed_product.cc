@@ -37,7 +37,7 @@ void read_right(const MatrixReader& b, Part depths, Part cols, Buffer<std::uint1
 Extents extents(const MatrixReader& a, const MatrixReader& b) {
   const std::int64_t k = a.transposed() ? a.rows() : a.cols();
   const std::int64_t k_b = b.transposed() ? b.cols() : b.rows();
-  core::expect(k == k_b, "b", fmt::format("{} values along the sum, as a", k), core::text(k_b));
+  core::expect(k == k_b, "b", core::later("{} values along the sum, as a", k), k_b);
   return {a.transposed() ? a.cols() : a.rows(), b.transposed() ? b.rows() : b.cols(), k};
 }
 

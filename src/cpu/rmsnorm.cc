@@ -42,7 +42,7 @@ class Norm {
     check_norm_rows(call.x, "x", NormRole::kInput, call.y.offsets->tokens.back(), dim_);
     check_norm_vector(call.weight, "weight", NormRole::kInput, dim_);
     core::expect(dim_ > 0 && dim_ <= mx::row_sum::kMaxColumns, "x",
-                 fmt::format("1 to {} columns", mx::row_sum::kMaxColumns), core::text(call.x));
+                 core::later("1 to {} columns", mx::row_sum::kMaxColumns), call.x);
     weight_ = read_norm_row(call.weight, 0, weight_buffer_);
     const Target& y = call.y;
     const bool squares = y.dtype == DType::kE4M3 && y.scales.shape == BlockShape::k32x32 &&

@@ -131,7 +131,7 @@ class Gradients {
     check_norm_vector(call.weight, "weight", NormRole::kInput, dim_);
     const bool has_rstd =
         call.rstd.dtype == DType::kF32 && call.rstd.rank == 1 && call.rstd.shape[0] >= call.rows;
-    core::expect(has_rstd, "rstd", fmt::format("f32 [{}]", call.rows), core::text(call.rstd));
+    core::expect(has_rstd, "rstd", core::later("f32 [{}]", call.rows), call.rstd);
     if (call.dy.rank > 0) check_norm_rows(call.dy, "dy", NormRole::kInput, call.rows, dim_);
     if (call.dy_sum.rank > 0)
       check_norm_rows(call.dy_sum, "dy_sum", NormRole::kOutput, call.rows, dim_);
@@ -142,8 +142,8 @@ class Gradients {
     for (const Product& product : call.products) {
       const Extents& size = terms_.emplace_back(product).size();
       core::expect(size.m >= call.rows && size.n == dim_, "products",
-                   fmt::format("[{}, {}]", call.rows, dim_),
-                   fmt::format("[{}, {}]", size.m, size.n));
+                   core::later("[{}, {}]", call.rows, dim_),
+                   core::later("[{}, {}]", size.m, size.n));
     }
     chunks_ = row_sum::weight_chunks(call.rows);
     partial_.resize(static_cast<std::size_t>(wants_weight() ? chunks_ * dim_ : 0));

@@ -126,16 +126,15 @@ void rmsnorm_quantize(std::span<const std::uint16_t> x, std::span<const std::uin
                       float eps, const RmsNormQuantizeOutputs& outputs) {
   const auto dim = static_cast<std::int64_t>(weight.size());
   core::expect(dim > 0 && dim % kScaleBlock == 0 && dim <= mx::row_sum::kMaxColumns, "weight",
-               fmt::format("a multiple of 32 up to {} values", mx::row_sum::kMaxColumns),
-               core::text(dim));
+               core::later("a multiple of 32 up to {} values", mx::row_sum::kMaxColumns), dim);
   const std::int64_t rows = static_cast<std::int64_t>(x.size()) / dim;
   core::expect(rows * dim == static_cast<std::int64_t>(x.size()), "x",
-               fmt::format("whole rows of {}", dim), std::to_string(x.size()));
+               core::later("whole rows of {}", dim), x.size());
   std::vector<float> weights(static_cast<std::size_t>(dim));
   mx::decode_bf16_row(weight.data(), weights.data(), dim);
   const NormQuantizer quantizer(x, weights, eps, outputs);
   const auto expect_size = [](std::int64_t got, std::int64_t want, std::string_view name) {
-    core::expect(got == want, name, core::text(want), core::text(got));
+    core::expect(got == want, name, want, got);
   };
   expect_size(std::ssize(outputs.codes), rows * dim, "codes");
   expect_size(std::ssize(outputs.scales_dim), quantizer.bytes_dim(), "scales_dim");

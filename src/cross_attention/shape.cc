@@ -10,17 +10,16 @@ namespace {
 
 void check_options(const Options& options) {
   dispatch::check_backend(options.backend);
-  core::expect(options.num_heads >= 1, "num_heads", "at least 1", core::text(options.num_heads));
-  core::expect(options.num_heads_kv >= 0, "num_heads_kv", "at least 0",
-               core::text(options.num_heads_kv));
+  core::expect(options.num_heads >= 1, "num_heads", "at least 1", options.num_heads);
+  core::expect(options.num_heads_kv >= 0, "num_heads_kv", "at least 0", options.num_heads_kv);
   core::expect(options.eps >= 0 && std::isfinite(options.eps), "eps",
-               "a finite number of at least 0", fmt::format("{}", options.eps));
+               "a finite number of at least 0", core::later("{}", options.eps));
 }
 
 void check_matrix(const TensorView& tensor, std::string_view name) {
   dispatch::check_tensor(tensor, name);
   dispatch::check_dtype(tensor, name, {DType::kBF16, DType::kF16, DType::kF32});
-  core::expect(tensor.rank == 2, name, "a matrix", core::text(tensor));
+  core::expect(tensor.rank == 2, name, "a matrix", tensor);
 }
 void check_floats(const TensorView& tensor, std::string_view name,
                   const std::vector<std::int64_t>& shape) {
@@ -38,7 +37,7 @@ Shape::Shape(const Inputs& inputs, const Options& options) {
   dim = inputs.seeds.shape[1];
   constexpr std::int64_t kMostColumns = 16384;  // of RMSNorm
   core::expect(dim >= 1 && dim <= kMostColumns, "seeds",
-               fmt::format("1 to {} columns", kMostColumns), core::text(inputs.seeds));
+               core::later("1 to {} columns", kMostColumns), inputs.seeds);
   check_matrix(inputs.kv, "kv");
   total_k = inputs.kv.shape[0];
   check_floats(inputs.kv, "kv", {total_k, dim});
@@ -47,10 +46,10 @@ Shape::Shape(const Inputs& inputs, const Options& options) {
   num_heads = options.num_heads;
   num_heads_kv = options.num_heads_kv == 0 ? num_heads : options.num_heads_kv;
   core::expect(num_heads % num_heads_kv == 0, "num_heads",
-               fmt::format("a multiple of num_heads_kv = {}", num_heads_kv), core::text(num_heads));
+               core::later("a multiple of num_heads_kv = {}", num_heads_kv), num_heads);
   check_matrix(inputs.wq, "wq");
   core::expect(inputs.wq.shape[0] % num_heads == 0 && inputs.wq.shape[0] > 0, "wq",
-               fmt::format("a multiple of num_heads = {} rows", num_heads), core::text(inputs.wq));
+               core::later("a multiple of num_heads = {} rows", num_heads), inputs.wq);
   head_dim = inputs.wq.shape[0] / num_heads;
   check_floats(inputs.wq, "wq", {num_heads * head_dim, dim});
   check_floats(inputs.wk, "wk", {num_heads_kv * head_dim, dim});
@@ -59,7 +58,7 @@ Shape::Shape(const Inputs& inputs, const Options& options) {
   cu_seqlens_k = dispatch::read_cu_seqlens(inputs.cu_seqlens_k, "cu_seqlens_k",
                                            {.total = total_k, .max_seqlen = options.max_seqlen_k});
   batch = std::ssize(cu_seqlens_k) - 1;
-  core::expect(rows_o() <= INT32_MAX, "seeds", "batch * seqlen_q below 2^31", core::text(rows_o()));
+  core::expect(rows_o() <= INT32_MAX, "seeds", "batch * seqlen_q below 2^31", rows_o());
   for (std::int64_t s = 0; s <= batch; ++s) {
     cu_seqlens_o.push_back(static_cast<std::int32_t>(s * seqlen_q));
   }

@@ -13,12 +13,12 @@ constexpr std::int64_t kAlignment = 256;  // of what the driver allocates
 
 void check_input(const OperandInput& input, std::string_view name) {
   core::expect(input.dtype == DType::kBF16 || input.dtype == DType::kF32, name, "bf16 or f32",
-               std::string(dtype_name(input.dtype)));
+               dtype_name(input.dtype));
 }
 
 void check(const OperandsSpec& spec) {
   core::expect(spec.head_dim > 0 && spec.head_dim % 8 == 0 && spec.head_dim <= 128, "head_dim",
-               "a multiple of 8 up to 128", core::text(spec.head_dim));
+               "a multiple of 8 up to 128", spec.head_dim);
   check_input(spec.q, "q");
   check_input(spec.k, "k");
   check_input(spec.v, "v");

@@ -11,15 +11,14 @@ namespace mxfa::device::internal {
 /// `address` is a multiple of `bytes` (null is).
 inline void expect_aligned(const void* address, std::string_view name, int bytes) {
   core::expect(reinterpret_cast<std::uintptr_t>(address) % static_cast<unsigned>(bytes) == 0, name,
-               fmt::format("an address that is a multiple of {}", bytes),
-               fmt::format("{}", fmt::ptr(address)));
+               core::later("an address that is a multiple of {}", bytes),
+               core::later("{}", fmt::ptr(address)));
 }
 inline void expect_multiple(std::int64_t value, std::string_view name, std::int64_t divisor) {
-  core::expect(value % divisor == 0, name, fmt::format("a multiple of {}", divisor),
-               core::text(value));
+  core::expect(value % divisor == 0, name, core::later("a multiple of {}", divisor), value);
 }
 inline void expect_heads(std::int32_t num_heads) {
-  core::expect(num_heads > 0, "num_heads", "at least 1", core::text(num_heads));
+  core::expect(num_heads > 0, "num_heads", "at least 1", num_heads);
 }
 
 /// Blocks of `threads` that fill the device for `works` pieces of which a block takes

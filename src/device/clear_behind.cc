@@ -1,15 +1,16 @@
 #include "device/clear_behind.h"
 
-#include "device/checks.h"
+#include "core/check.h"
+#include "device/ops.h"
 
 namespace mxfa::device {
 
 void clear_behind(const Queue& queue, const ClearBehindParams& params) {
-  internal::expect_heads(params.num_heads);
-  if (params.rows <= 0) return;
+  core::expect(params.count >= 0 && params.count <= kMaxBehind, "count",
+               core::later("0 to {}", kMaxBehind), params.count);
   driver::LaunchShape shape;
   shape.grid[0] = 16;  // there are few such rows, mostly none
-  shape.block[0] = 128;
+  shape.block[0] = kClearBehindThreads;
   queue.kernels.get("clear_behind", "clear_behind").launch(queue.stream, shape, params);
 }
 

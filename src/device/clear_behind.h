@@ -2,24 +2,31 @@
 
 #include <cstdint>
 
-/// What an attention output holds behind the last sequence: parameters that host and kernel share.
+/// What outputs of attention hold behind the last sequence: parameters that host and kernel share.
 namespace mxfa::device {
 
-/// Rows [cu_seqlens[batch], rows): o = 0, lse and row_max = -infinity.
-struct ClearBehindParams {
-  void* o = nullptr;  ///< [rows, num_heads, head_dim], strides in elements
-  std::int32_t o_element_bytes = 2;
-  std::int64_t o_token_stride = 0;
-  std::int64_t o_head_stride = 0;
-  std::int32_t head_dim = 0;
-  float* lse = nullptr;  ///< [num_heads, rows]
-  std::int64_t lse_head_stride = 0;
-  float* row_max = nullptr;  ///< likewise, or null
-  std::int64_t row_max_head_stride = 0;
-  const std::int32_t* cu_seqlens = nullptr;
-  std::int32_t batch = 0;
+/// Rows of a tensor from cu_seqlens[batch] on, or from the sum of ceil(seqlen / 32) where they
+/// count groups.
+struct RowsBehind {
+  std::uint8_t* data = nullptr;  ///< [rows, num_heads, row_bytes]
+  std::int64_t row_stride_bytes = 0;
+  std::int64_t head_stride_bytes = 0;
+  std::int32_t row_bytes = 0;
   std::int64_t rows = 0;
   std::int32_t num_heads = 1;
+  const std::int32_t* cu_seqlens = nullptr;
+  std::int32_t batch = 0;
+  bool groups = false;
+  bool minus_infinity = false;  ///< FP32 of 4 bytes a row; else zeros
 };
+
+inline constexpr int kMaxBehind = 6;  ///< values and scales of three outputs
+
+struct ClearBehindParams {
+  RowsBehind tensors[kMaxBehind] = {};
+  std::int32_t count = 0;
+};
+
+inline constexpr int kClearBehindThreads = 128;
 
 }  // namespace mxfa::device

@@ -10,7 +10,7 @@ void check_operand(const AttentionOperand& x, std::string_view name, const void*
                "none");
   core::expect(x.scales.data != nullptr || x.total == 0, name, "scales", "none");
   core::expect(x.head_dim == 64 || x.head_dim == 128, name, "head_dim 64 or 128 (padded)",
-               core::text(x.head_dim));
+               x.head_dim);
 }
 
 }  // namespace
@@ -22,8 +22,8 @@ void exact_attention(const Queue& queue, const ExactAttentionParams& params) {
   check_operand(params.v, "v", params.v.transposed);
   core::expect(params.v.order == TokenOrder::kPi, "v.order", "pi", "another");
   core::expect(params.k.num_heads > 0 && params.q.num_heads % params.k.num_heads == 0,
-               "q.num_heads", fmt::format("a multiple of k.num_heads = {}", params.k.num_heads),
-               core::text(params.q.num_heads));
+               "q.num_heads", core::later("a multiple of k.num_heads = {}", params.k.num_heads),
+               params.q.num_heads);
   internal::expect_multiple(params.columns, "columns", 4);
   const std::int64_t works = params.rows * params.q.num_heads;
   if (works <= 0) return;

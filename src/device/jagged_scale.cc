@@ -9,7 +9,7 @@ constexpr int kThreads = 128;
 void move_scales(const Queue& queue, const TileScalesParams& params, std::int64_t max_tiles,
                  std::string_view entry) {
   internal::expect_heads(params.num_heads);
-  core::expect(params.head_dim > 0, "head_dim", "at least 1", core::text(params.head_dim));
+  core::expect(params.head_dim > 0, "head_dim", "at least 1", params.head_dim);
   internal::expect_aligned(params.tiled, "tiled", 16);
   internal::expect_multiple(params.head_bytes, "head_bytes", 16);
   mx::check_scale_axis(params.block_shape, params.axis);
@@ -25,7 +25,7 @@ void move_scales(const Queue& queue, const TileScalesParams& params, std::int64_
 
 void jagged_offsets(const Queue& queue, const std::int32_t* tokens, std::int32_t batch,
                     std::int64_t* groups, std::int64_t* tiles) {
-  core::expect(batch >= 0, "batch", "at least 0", core::text(batch));
+  core::expect(batch >= 0, "batch", "at least 0", batch);
   driver::LaunchShape shape;
   shape.block[0] = 1024;
   queue.kernels.get("jagged_scale", "jagged_offsets")

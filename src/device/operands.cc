@@ -177,14 +177,15 @@ class Preparation {
 };
 
 void check_sequences(const Sequences& sequences, std::string_view name) {
-  if (!(sequences.batch >= 0 && sequences.total >= 0 && sequences.seqlen >= 0))
-    core::expect(false, name, "no negative batch, total or seqlen",
-                 fmt::format("batch {}, total {}, seqlen {}", sequences.batch, sequences.total,
-                             sequences.seqlen));
-  if (!(sequences.cu_seqlens != nullptr || sequences.total == sequences.batch * sequences.seqlen))
-    core::expect(false, name, "total = batch * seqlen where cu_seqlens is not given",
-                 fmt::format("total {}, batch {}, seqlen {}", sequences.total, sequences.batch,
-                             sequences.seqlen));
+  core::expect(sequences.batch >= 0 && sequences.total >= 0 && sequences.seqlen >= 0, name,
+               "no negative batch, total or seqlen",
+               core::later("batch {}, total {}, seqlen {}", sequences.batch, sequences.total,
+                           sequences.seqlen));
+  core::expect(
+      sequences.cu_seqlens != nullptr || sequences.total == sequences.batch * sequences.seqlen,
+      name, "total = batch * seqlen where cu_seqlens is not given",
+      core::later("total {}, batch {}, seqlen {}", sequences.total, sequences.batch,
+                  sequences.seqlen));
 }
 
 void check_payload(const OperandInput& input, const OperandsSpec& spec, const Sequences& sequences,
@@ -217,18 +218,18 @@ void check_input(const OperandInput& input, const OperandsSpec& spec, const Sequ
                  std::string_view name) {
   if (input.dtype == DType::kE4M3) return check_payload(input, spec, sequences, name);
   if (input.dtype == DType::kBF16 || input.dtype == DType::kF32) return;
-  core::expect(false, name, "bf16, f32 or e4m3", std::string(dtype_name(input.dtype)));
+  core::expect(false, name, "bf16, f32 or e4m3", dtype_name(input.dtype));
 }
 
 void check(const OperandsSpec& spec) {
-  if (!(spec.head_dim > 0 && spec.head_dim % 8 == 0 && spec.head_dim <= 128))
-    core::expect(false, "head_dim", "a multiple of 8 up to 128", core::text(spec.head_dim));
+  core::expect(spec.head_dim > 0 && spec.head_dim % 8 == 0 && spec.head_dim <= 128, "head_dim",
+               "a multiple of 8 up to 128", spec.head_dim);
   check_sequences(spec.q_sequences, "q_sequences");
   check_sequences(spec.k_sequences, "k_sequences");
-  if (!(!spec.broadcast_q ||
-        (spec.q_sequences.cu_seqlens == nullptr && spec.q_sequences.batch == 1)))
-    core::expect(false, "q_sequences", "one dense sequence where q is broadcast",
-                 fmt::format("batch {}", spec.q_sequences.batch));
+  core::expect(
+      !spec.broadcast_q || (spec.q_sequences.cu_seqlens == nullptr && spec.q_sequences.batch == 1),
+      "q_sequences", "one dense sequence where q is broadcast",
+      core::later("batch {}", spec.q_sequences.batch));
   check_input(spec.q, spec, spec.q_sequences, "q");
   check_input(spec.k, spec, spec.k_sequences, "k");
   check_input(spec.v, spec, spec.k_sequences, "v");

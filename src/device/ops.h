@@ -61,14 +61,20 @@ void exact_attention(const Queue& queue, const ExactAttentionParams& params);
 /// microseconds up to some thousand sequences.
 void tile_plan(const Queue& queue, const TilePlanParams& params);
 
+/// What of an attention call is launched: its plan, which only jagged batches have and which stays
+/// in the workspace, attention on the plan that is there, or both.
+enum class Phase : std::uint8_t { kAll, kPlan, kAttend };
+
 /// The sides of an attention call whose lengths are on the device.
 struct JaggedSides {
   JaggedOffsetsView q, k;
   bool broadcast_q = false;
   void* workspace = nullptr;  ///< counter, then the plan
   std::int64_t workspace_bytes = 0;
+  Phase phase = Phase::kAll;
 };
-/// What the kernel reads: a counter from 0, and the plan.
+/// What the kernel reads: the plan, and a counter from 0, to which it has to return when the kernel
+/// ends (WarpFetchAdd does).
 struct JaggedWork {
   attention::Seqlens seqlens;
   std::int32_t* counter = nullptr;
@@ -78,7 +84,7 @@ struct JaggedWork {
 constexpr std::int64_t jagged_work_elems(std::int32_t batch) {
   return attention::plan_elems(batch) + 2;
 }
-/// Makes the plan in the workspace. Throws as well where one side is dense.
+/// Makes the plan in the workspace, but for kAttend. Throws as well where one side is dense.
 JaggedWork plan_jagged(const Queue& queue, const attention::TileShape& shape,
                        const JaggedSides& sides);
 

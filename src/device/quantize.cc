@@ -15,22 +15,22 @@ void check_input(const QuantizeParams& params) {
   const QuantizeInput& input = params.input;
   core::expect(
       input.dtype == DType::kBF16 || input.dtype == DType::kF32 || input.dtype == DType::kF16,
-      "input.dtype", "bf16, f32 or f16", std::string(dtype_name(input.dtype)));
+      "input.dtype", "bf16, f32 or f16", dtype_name(input.dtype));
   core::expect(input.head_dim > 0 && input.head_dim % 8 == 0 && input.head_dim <= params.head_dim,
-               "input.head_dim", fmt::format("a multiple of 8 up to {}", params.head_dim),
-               core::text(input.head_dim));
+               "input.head_dim", core::later("a multiple of 8 up to {}", params.head_dim),
+               input.head_dim);
   core::expect(input.rows >= 0 && input.rows <= std::numeric_limits<std::int32_t>::max(),
-               "input.rows", "0 to 2^31 - 1", core::text(input.rows));
+               "input.rows", "0 to 2^31 - 1", input.rows);
   core::expect(input.shift == nullptr || input.dtype != DType::kF16, "input.shift",
                "none for f16 sums", "one");
   core::expect(std::abs(input.sums.exponent) <= 64, "input.sums.exponent", "-64 to 64",
-               core::text(input.sums.exponent));
+               input.sums.exponent);
 }
 
 void check_outputs(const QuantizeParams& params) {
   core::expect(
       params.head_dim > 0 && params.head_dim <= mx::kAtomRows && params.head_dim % kScaleBlock == 0,
-      "head_dim", "32, 64, 96 or 128", core::text(params.head_dim));
+      "head_dim", "32, 64, 96 or 128", params.head_dim);
   internal::expect_heads(params.num_heads);
   expect_aligned(params.codes, "codes", 8);
   expect_multiple(params.codes_row_stride, "codes_row_stride", 8);
@@ -44,7 +44,7 @@ void check_outputs(const QuantizeParams& params) {
     expect_multiple(params.transposed_pitch, "transposed_pitch", mx::kAtomRows);
     core::expect(params.transposed_pitch >= 0 &&
                      params.transposed_pitch <= std::numeric_limits<std::int32_t>::max(),
-                 "transposed_pitch", "0 to 2^31 - 1", core::text(params.transposed_pitch));
+                 "transposed_pitch", "0 to 2^31 - 1", params.transposed_pitch);
   }
 }
 

@@ -7,10 +7,10 @@ void realign(const Queue& queue, const RealignParams& params, DType format,
   constexpr int kThreads = 128;
   constexpr int kGroups = mx::kAtomRows / kScaleBlock;
   core::expect(format == DType::kE4M3 || format == DType::kE5M2, "format", "e4m3 or e5m2",
-               std::string(dtype_name(format)));
+               dtype_name(format));
   internal::expect_heads(params.num_heads);
   core::expect(params.head_dim > 0 && params.head_dim % 4 == 0 && params.head_dim <= mx::kAtomRows,
-               "head_dim", "a multiple of 4 up to 128", core::text(params.head_dim));
+               "head_dim", "a multiple of 4 up to 128", params.head_dim);
   internal::expect_aligned(params.codes, "codes", 4);
   internal::expect_multiple(params.row_stride, "row_stride", 4);
   internal::expect_multiple(params.head_stride, "head_stride", 4);
@@ -23,8 +23,8 @@ void realign(const Queue& queue, const RealignParams& params, DType format,
     core::expect(params.transposed_head_dim >= params.head_dim &&
                      params.transposed_head_dim <= mx::kAtomRows &&
                      params.transposed_head_dim % 4 == 0,
-                 "transposed_head_dim", fmt::format("{} to 128, a multiple of 4", params.head_dim),
-                 core::text(params.transposed_head_dim));
+                 "transposed_head_dim", core::later("{} to 128, a multiple of 4", params.head_dim),
+                 params.transposed_head_dim);
   }
   const std::int64_t works = max_tiles * params.num_heads * kGroups;
   if (works <= 0) return;

@@ -7,7 +7,7 @@ namespace {
 
 void check_matrix(const NormTensor& tensor, std::string_view name) {
   core::expect(tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF32, name, "bf16 or f32",
-               std::string(dtype_name(tensor.dtype)));
+               dtype_name(tensor.dtype));
   internal::expect_aligned(tensor.data, name, 16);
   internal::expect_multiple(tensor.row_stride * static_cast<std::int64_t>(dtype_size(tensor.dtype)),
                             name, 16);
@@ -16,9 +16,8 @@ void check_matrix(const NormTensor& tensor, std::string_view name) {
 void check(const RmsNormBackwardParams& params) {
   core::expect(
       params.dim > 0 && params.dim % kScaleBlock == 0 && params.dim <= mx::row_sum::kMaxColumns,
-      "dim", fmt::format("a multiple of 32 up to {}", mx::row_sum::kMaxColumns),
-      core::text(params.dim));
-  core::expect(params.rows >= 0, "rows", "at least 0", core::text(params.rows));
+      "dim", core::later("a multiple of 32 up to {}", mx::row_sum::kMaxColumns), params.dim);
+  core::expect(params.rows >= 0, "rows", "at least 0", params.rows);
   check_matrix(params.dy, "dy");
   check_matrix(params.x, "x");
   check_matrix(params.dx, "dx");

@@ -24,16 +24,14 @@ std::string entry_for(const RmsNormQuantizeParams& params) {
 void rmsnorm_quantize(const Queue& queue, const RmsNormQuantizeParams& params) {
   core::expect(
       params.dim > 0 && params.dim % kScaleBlock == 0 && params.dim <= mx::row_sum::kMaxColumns,
-      "dim", fmt::format("a multiple of 32 up to {}", mx::row_sum::kMaxColumns),
-      core::text(params.dim));
-  core::expect(params.rows >= 0, "rows", "at least 0", core::text(params.rows));
+      "dim", core::later("a multiple of 32 up to {}", mx::row_sum::kMaxColumns), params.dim);
+  core::expect(params.rows >= 0, "rows", "at least 0", params.rows);
   core::expect(params.x_dtype == DType::kBF16 || params.x_dtype == DType::kF32, "x", "bf16 or f32",
-               std::string(dtype_name(params.x_dtype)));
+               dtype_name(params.x_dtype));
   if (params.rows == 0) return;
   const int cluster = rmsnorm_cluster_size(params.dim);
   const std::int64_t tiles = (params.rows + mx::kAtomRows - 1) / mx::kAtomRows;
-  const std::int64_t resident =
-      queue.device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) / cluster;
+  const std::int64_t resident = queue.device.multiprocessors() / cluster;
   driver::LaunchShape shape;
   shape.grid[0] =
       static_cast<unsigned>(std::min(tiles, std::max<std::int64_t>(1, resident)) * cluster);

@@ -14,13 +14,13 @@ int access_bytes(DType dtype) { return dtype_size(dtype) == 1 ? 8 : 16; }
 void check_shape(std::int32_t num_heads, std::int32_t head_dim) {
   internal::expect_heads(num_heads);
   core::expect(head_dim > 0 && head_dim % 8 == 0 && head_dim <= mx::kAtomRows, "head_dim",
-               "a multiple of 8 up to 128", core::text(head_dim));
+               "a multiple of 8 up to 128", head_dim);
 }
 
 void check_rows(const RowsView& view, std::string_view name) {
   core::expect(view.dtype == DType::kBF16 || view.dtype == DType::kF32 ||
                    (view.dtype == DType::kE4M3 && view.scales != nullptr),
-               name, "bf16, f32, or e4m3 with scales", std::string(dtype_name(view.dtype)));
+               name, "bf16, f32, or e4m3 with scales", dtype_name(view.dtype));
   expect_aligned(view.data, name, access_bytes(view.dtype));
   expect_multiple(view.row_stride, name, 8);
   expect_multiple(view.head_stride, name, 8);
@@ -56,8 +56,7 @@ void delta(const Queue& queue, const DeltaParams& params, std::int64_t max_tiles
 
 void dequantize_bf16(const Queue& queue, const DequantizeParams& params, std::int64_t max_tiles) {
   check_shape(params.num_heads, params.head_dim);
-  core::expect(params.input.dtype == DType::kE4M3, "input", "e4m3",
-               std::string(dtype_name(params.input.dtype)));
+  core::expect(params.input.dtype == DType::kE4M3, "input", "e4m3", dtype_name(params.input.dtype));
   check_rows(params.input, "input");
   check_bf16_output(params.out, params.out_row_stride, params.out_head_stride);
   launch(queue, params, max_tiles, "dequantize_bf16");
@@ -66,12 +65,12 @@ void dequantize_bf16(const Queue& queue, const DequantizeParams& params, std::in
 void finish_sums_bf16(const Queue& queue, const FinishSumsParams& params, std::int64_t max_tiles) {
   check_shape(params.num_heads, params.head_dim);
   core::expect(params.dtype == DType::kF32 || params.dtype == DType::kF16, "dtype", "f32 or f16",
-               std::string(dtype_name(params.dtype)));
+               dtype_name(params.dtype));
   expect_aligned(params.data, "data", access_bytes(params.dtype));
   expect_multiple(params.row_stride, "row_stride", 8);
   expect_multiple(params.head_stride, "head_stride", 8);
   core::expect(std::abs(params.sums.exponent) <= 64, "sums.exponent", "-64 to 64",
-               core::text(params.sums.exponent));
+               params.sums.exponent);
   check_bf16_output(params.out, params.out_row_stride, params.out_head_stride);
   launch(queue, params, max_tiles, fmt::format("finish_sums_{}", dtype_name(params.dtype)));
 }

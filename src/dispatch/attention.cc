@@ -6,7 +6,6 @@
 #include "core/workspace.h"
 #include "dispatch/attention_operands.h"
 #include "dispatch/device_calls.h"
-#include "dispatch/refuse.h"
 #include "dispatch/validate.h"
 
 namespace mxfa::attention {
@@ -17,20 +16,21 @@ using dispatch::AttentionShape;
 using dispatch::OperandMaker;
 using dispatch::Role;
 
+void check_device(const Options& options) {
+  core::expect(options.device != nullptr, "device", "one", "none (the CPU keeps nothing)");
+}
+
 bool is_bf16(const Options& options) { return options.precision == Precision::kBf16; }
 
 void check_options(const Options& options) {
-  if (options.half_scores) dispatch::refuse("half_scores", "a Hopper GPU", "the CPU");
-  if (options.exact) dispatch::refuse("exact", "a device", "the CPU (its oracle is `mxfa sqnr`)");
+  core::expect(!options.half_scores, "half_scores", "a Hopper GPU", "the CPU");
+  core::expect(!options.exact, "exact", "a device", "the CPU (its oracle is `mxfa sqnr`)");
+  core::expect(options.dq_accum == DType::kF32, "dq_accum", "f32 on the CPU",
+               dtype_name(options.dq_accum));
   core::expect(options.precision == Precision::kMxfp8 || is_bf16(options), "precision",
-               "mxfp8 or bf16", core::text(static_cast<std::int64_t>(options.precision)));
+               "mxfp8 or bf16", static_cast<std::int64_t>(options.precision));
   core::expect(options.recipe == Recipe::kBlackwell || options.recipe == Recipe::kHopper, "recipe",
-               "blackwell or hopper", core::text(static_cast<std::int64_t>(options.recipe)));
-}
-
-void check_cpu(const Options& options, std::string_view call) {
-  if (options.device == nullptr) return;
-  dispatch::unsupported("device", fmt::format("none for {}", call), options.device->arch());
+               "blackwell or hopper", static_cast<std::int64_t>(options.recipe));
 }
 
 /// Tensors that are not payload have one dtype; some must not be payload.
@@ -40,15 +40,15 @@ class DTypeCheck {
     const DType dtype = tensor.values.dtype;
     if (dtype == DType::kE4M3) {
       core::expect(!needs_values, name, "bf16, f16 or f32 (the options read unquantized values)",
-                   core::text(tensor.values));
+                   tensor.values);
       return;
     }
     if (first_.empty()) {
       first_ = name;
       dtype_ = dtype;
     }
-    core::expect(dtype == dtype_, name, fmt::format("{} as {}", dtype_name(dtype_), first_),
-                 core::text(tensor.values));
+    core::expect(dtype == dtype_, name, core::later("{} as {}", dtype_name(dtype_), first_),
+                 tensor.values);
   }
 
  private:
@@ -92,10 +92,9 @@ void check_backward(const BackwardArgs& args, const AttentionShape& shape, const
   dispatch::check_input(args.dout, dispatch::o_role(shape, "dout", dout_shape(options)), dim);
   dtypes.check(args.dout, "dout", is_bf16(options) || options.dp_bf16);
   core::expect(!options.dp_bf16 || args.v.values.dtype != DType::kE4M3, "v",
-               "bf16, f16 or f32 (the options read unquantized values)", core::text(args.v.values));
+               "bf16, f16 or f32 (the options read unquantized values)", args.v.values);
   dispatch::check_input(args.o, dispatch::o_role(shape, "o", options.output_shape), dim);
-  core::expect(args.o.values.dtype != DType::kF16, "o", "bf16, f32 or e4m3",
-               core::text(args.o.values));
+  core::expect(args.o.values.dtype != DType::kF16, "o", "bf16, f32 or e4m3", args.o.values);
   dispatch::check_row_values(args.lse, "lse", shape.problem, false);
   if (arithmetic(options).hopper) {
     core::expect(args.row_max.rank > 0, "row_max", "the forward's, in the Hopper recipe", "none");
@@ -108,10 +107,11 @@ void check_backward(const BackwardArgs& args, const AttentionShape& shape, const
     role.block_shape = options.output_shape;
     dispatch::check_output_tensor(*tensor, role, dim);
   }
+  core::expect(args.dq_overflows.rank == 0, "dq_overflows", "none on the CPU", args.dq_overflows);
   if (args.delta.rank > 0) dispatch::check_row_values(args.delta, "delta", shape.problem, true);
   if (args.dq_seq.rank > 0) {
     core::expect(options.broadcast_q && args.dq.given(), "dq_seq",
-                 "none unless q is broadcast and dq is given", core::text(args.dq_seq));
+                 "none unless q is broadcast and dq is given", args.dq_seq);
     dispatch::check_output_tensor({args.dq_seq, {}}, dispatch::o_role(shape, "dq_seq", {}), dim);
   }
   if (!args.dq.given()) return;
@@ -184,10 +184,7 @@ ForwardArgs shape_args(const BackwardArgs& args) {
           .k = args.k,
           .v = args.v,
           .cu_seqlens_q = args.cu_seqlens_q,
-          .cu_seqlens_k = args.cu_seqlens_k,
-          .o = {},
-          .lse = {},
-          .row_max = {}};
+          .cu_seqlens_k = args.cu_seqlens_k};
 }
 
 void fill_behind(const TensorView& rows, std::int64_t first, float value) {
@@ -222,7 +219,7 @@ std::int64_t forward_workspace_bytes(const ForwardArgs& args, const Options& opt
 }
 
 std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& options) {
-  check_cpu(options, "attention::backward");
+  if (options.device != nullptr) return dispatch::device_backward_workspace_bytes(args, options);
   check_options(options);
   const AttentionShape shape(shape_args(args), options);
   check_backward(args, shape, options);
@@ -247,18 +244,18 @@ void forward(const ForwardArgs& args, const Options& options, std::span<std::byt
 
 void prepare_forward(const ForwardArgs& args, const Options& options,
                      std::span<std::byte> workspace) {
-  if (options.device == nullptr) dispatch::refuse("device", "one", "none (the CPU keeps nothing)");
+  check_device(options);
   dispatch::device_forward(args, options, workspace, {.attend = false});
 }
 
 void forward_prepared(const ForwardArgs& args, const Options& options,
                       std::span<std::byte> workspace) {
-  if (options.device == nullptr) dispatch::refuse("device", "one", "none (the CPU keeps nothing)");
+  check_device(options);
   dispatch::device_forward(args, options, workspace, {.prepare = false});
 }
 
 void backward(const BackwardArgs& args, const Options& options, std::span<std::byte> workspace) {
-  check_cpu(options, "attention::backward");
+  if (options.device != nullptr) return dispatch::device_backward(args, options, workspace, {});
   check_options(options);
   const AttentionShape shape(shape_args(args), options);
   check_backward(args, shape, options);
@@ -270,6 +267,18 @@ void backward(const BackwardArgs& args, const Options& options, std::span<std::b
   dispatch::clear_behind(args.dk, k);
   dispatch::clear_behind(args.dv, k);
   fill_behind(args.delta, shape.cu_seqlens_o.back(), 0.0f);
+}
+
+void prepare_backward(const BackwardArgs& args, const Options& options,
+                      std::span<std::byte> workspace) {
+  check_device(options);
+  dispatch::device_backward(args, options, workspace, {.attend = false});
+}
+
+void backward_prepared(const BackwardArgs& args, const Options& options,
+                       std::span<std::byte> workspace) {
+  check_device(options);
+  dispatch::device_backward(args, options, workspace, {.prepare = false});
 }
 
 }  // namespace mxfa::attention

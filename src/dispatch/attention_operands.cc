@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/parallel.h"
+#include "dispatch/attention_problem.h"
 #include "dispatch/quantize_groups.h"
 #include "dispatch/validate.h"
 #include "mx/bits.h"
@@ -26,10 +27,10 @@ void check_role_scales(const attention::Tensor& tensor, const Role& role) {
   const std::string name = fmt::format("{}.scales", role.name);
   const bool payload = tensor.values.dtype == DType::kE4M3;
   core::expect(payload || tensor.scales.rank == 0, name, "none without e4m3 payload",
-               core::text(tensor.scales));
+               tensor.scales);
   if (!payload) return;
   core::expect(tensor.scales.rank > 0, name,
-               fmt::format("the scales of {} blocks", block_shape_name(role.block_shape)), "none");
+               core::later("the scales of {} blocks", block_shape_name(role.block_shape)), "none");
   check_scales(tensor.scales, name, role_plan(tensor, role), role.block_shape,
                ScaleLayout::kRowMajor);
 }
@@ -58,31 +59,21 @@ AttentionShape::AttentionShape(const attention::ForwardArgs& args,
   for (const auto& [tensor, name] : {std::pair(&args.q, "q"), std::pair(&args.k, "k")}) {
     check_tensor(tensor->values, name);
     core::expect(tensor->values.rank == 3, name, "shape [tokens, num_heads, head_dim]",
-                 core::text(tensor->values));
+                 tensor->values);
   }
   const TensorView& q = args.q.values;
   const TensorView& k = args.k.values;
-  problem = {.num_heads = q.shape[1],
-             .num_heads_kv = k.shape[1],
-             .head_dim = q.shape[2],
-             .total_q = q.shape[0],
-             .total_k = k.shape[0],
-             .max_seqlen_q = options.max_seqlen_q,
-             .max_seqlen_k = options.max_seqlen_k,
-             .broadcast_q = options.broadcast_q,
-             .mask = {.causal = options.causal,
-                      .alignment = options.causal_alignment,
-                      .window_left = options.window_left,
-                      .window_right = options.window_right},
-             .softmax_scale = options.softmax_scale};
+  problem = problem_of(q, k, options);
+  problem.total_q = q.shape[0];
+  problem.total_k = k.shape[0];
   cu_seqlens_k = read_cu_seqlens(args.cu_seqlens_k, "cu_seqlens_k",
                                  {.total = problem.total_k, .max_seqlen = options.max_seqlen_k});
   if (options.broadcast_q) {
     core::expect(args.cu_seqlens_q.rank == 0, "cu_seqlens_q", "none where q is broadcast",
-                 core::text(args.cu_seqlens_q));
+                 args.cu_seqlens_q);
     problem.batch = std::ssize(cu_seqlens_k) - 1;
     const std::int64_t rows = problem.rows_o();
-    core::expect(rows <= INT32_MAX, "q", "batch * total_q below 2^31", core::text(rows));
+    core::expect(rows <= INT32_MAX, "q", "batch * total_q below 2^31", rows);
     cu_seqlens_q = {0, static_cast<std::int32_t>(problem.total_q)};
     for (std::int64_t s = 0; s <= problem.batch; ++s) {
       cu_seqlens_o.push_back(static_cast<std::int32_t>(s * problem.total_q));

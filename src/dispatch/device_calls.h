@@ -10,8 +10,8 @@
 /// cpu_only/, where no Device exists.
 namespace mxfa::dispatch {
 
-/// Which half of a forward is launched.
-struct ForwardPhases {
+/// Which half of a call is launched.
+struct Phases {
   bool prepare = true;
   bool attend = true;
 };
@@ -19,6 +19,11 @@ struct ForwardPhases {
 std::int64_t device_forward_workspace_bytes(const attention::ForwardArgs& args,
                                             const attention::Options& options);
 void device_forward(const attention::ForwardArgs& args, const attention::Options& options,
-                    std::span<std::byte> workspace, const ForwardPhases& phases);
+                    std::span<std::byte> workspace, const Phases& phases);
+
+std::int64_t device_backward_workspace_bytes(const attention::BackwardArgs& args,
+                                             const attention::Options& options);
+void device_backward(const attention::BackwardArgs& args, const attention::Options& options,
+                     std::span<std::byte> workspace, const Phases& phases);
 
 }  // namespace mxfa::dispatch

@@ -50,7 +50,7 @@ Plan make_plan(std::span<const std::int64_t> shape, const QuantizeOptions& optio
                "extents of at least 0", text);
   core::expect(shape.back() > 0, "shape", "at least one column (head_dim)", text);
   core::expect(options.format == DType::kE4M3 || options.format == DType::kE5M2, "format",
-               "e4m3 or e5m2", std::string(dtype_name(options.format)));
+               "e4m3 or e5m2", dtype_name(options.format));
   if (options.layout == ScaleLayout::kTiled128x4) {
     mx::check_scale_axis(options.block_shape, options.scale_axis);
   }
@@ -67,7 +67,7 @@ Plan make_plan(std::span<const std::int64_t> shape, const QuantizeOptions& optio
         read_cu_seqlens(*options.cu_seqlens, "cu_seqlens", limits), plan.tokens);
   } else {
     core::expect(options.max_seqlen < 0 || plan.tokens <= options.max_seqlen, "shape",
-                 fmt::format("at most {} tokens (max_seqlen)", options.max_seqlen), text);
+                 core::later("at most {} tokens (max_seqlen)", options.max_seqlen), text);
     plan.offsets = mx::make_single_sequence(plan.tokens);
   }
   return plan;
@@ -115,7 +115,7 @@ void check_scales(const TensorView& scales, std::string_view name, const Plan& p
   if (plan.has_heads) atoms.shape[0] = 1;
   core::expect(
       atoms.is_contiguous(), name, "atoms without gaps",
-      fmt::format("{} with strides [{}]", describe(scales),
+      core::later("{} with strides [{}]", describe(scales),
                   fmt::join(scales.strides.begin(), scales.strides.begin() + scales.rank, ", ")));
 }
 

@@ -23,7 +23,7 @@ const std::initializer_list<DType> kFloats = {DType::kBF16, DType::kF16, DType::
 /// Offsets of a tensor's rows; one sequence of all where there are none.
 std::vector<std::int32_t> read_offsets(const TensorView& cu_seqlens, std::string_view name,
                                        std::int64_t tokens) {
-  core::expect(tokens <= INT32_MAX, name, "fewer than 2^31 tokens", core::text(tokens));
+  core::expect(tokens <= INT32_MAX, name, "fewer than 2^31 tokens", tokens);
   if (cu_seqlens.rank == 0) return {0, static_cast<std::int32_t>(tokens)};
   return dispatch::read_cu_seqlens(cu_seqlens, name, {.total = tokens});
 }
@@ -39,12 +39,11 @@ void check_scales_of(const Tensor& tensor, std::string_view name, BlockShape blo
                      std::vector<std::int32_t>& offsets) {
   const std::string scales = fmt::format("{}.scales", name);
   if (tensor.values.dtype != DType::kE4M3) {
-    core::expect(tensor.scales.rank == 0, scales, "none without e4m3 payload",
-                 core::text(tensor.scales));
+    core::expect(tensor.scales.rank == 0, scales, "none without e4m3 payload", tensor.scales);
     return;
   }
   core::expect(tensor.scales.rank > 0, scales,
-               fmt::format("the scales of {} blocks", block_shape_name(block_shape)), "none");
+               core::later("the scales of {} blocks", block_shape_name(block_shape)), "none");
   dispatch::check_scales(tensor.scales, scales, plan_of(tensor.values, block_shape, offsets),
                          block_shape, ScaleLayout::kRowMajor);
 }
@@ -57,7 +56,7 @@ class Operand {
     dispatch::check_tensor(values, name);
     dispatch::check_dtype(values, name, {DType::kBF16, DType::kF16, DType::kF32, DType::kE4M3});
     core::expect(values.rank == 2 || values.rank == 3, name,
-                 "[rows, cols] or [tokens, num_heads, head_dim]", core::text(values));
+                 "[rows, cols] or [tokens, num_heads, head_dim]", values);
     offsets_ = read_offsets(matrix.cu_seqlens, name + ".cu_seqlens", values.shape[0]);
     check_scales_of(matrix.tensor, name, matrix.block_shape, offsets_);
     rows_ = values.shape[0];
@@ -89,8 +88,8 @@ class Operand {
 };
 
 void check_inner(const Operand& a, const Operand& b, const std::string& name) {
-  core::expect(a.cols() == b.rows(), name, fmt::format("{} rows, the columns of a", a.cols()),
-               core::text(b.rows()));
+  core::expect(a.cols() == b.rows(), name, core::later("{} rows, the columns of a", a.cols()),
+               b.rows());
 }
 
 void check_floats(const TensorView& tensor, std::string_view name,
@@ -110,11 +109,11 @@ void check_result(const TensorView& tensor, std::string_view name, std::vector<s
 /// [tokens, dim] and its norm's weight.
 void check_norm_inputs(const TensorView& x, const TensorView& weight) {
   dispatch::check_tensor(x, "x");
-  core::expect(x.rank == 2, "x", "[tokens, dim]", core::text(x));
+  core::expect(x.rank == 2, "x", "[tokens, dim]", x);
   dispatch::check_dtype(x, "x", kFloats);
   const std::int64_t dim = x.shape[1];
   core::expect(dim >= 1 && dim <= mx::row_sum::kMaxColumns, "x",
-               fmt::format("1 to {} columns", mx::row_sum::kMaxColumns), core::text(x));
+               core::later("1 to {} columns", mx::row_sum::kMaxColumns), x);
   check_floats(weight, "weight", {dim});
 }
 
@@ -154,7 +153,7 @@ void rmsnorm(const RmsNormArgs& args, Backend backend) {
   dispatch::check_backend(backend);
   check_norm_inputs(args.x, args.weight);
   core::expect(args.eps >= 0 && std::isfinite(args.eps), "eps", "a finite number of at least 0",
-               fmt::format("{}", args.eps));
+               core::later("{}", args.eps));
   const std::int64_t tokens = args.x.shape[0];
   std::vector<std::int32_t> offsets = read_offsets(args.cu_seqlens, "cu_seqlens", tokens);
   const TensorView& y = args.y.values;
@@ -189,14 +188,13 @@ void project(const ProjectionArgs& args, Backend backend) {
   const Operand x(args.x, "x");
   const Operand w(args.w, "w");
   core::expect(!args.x.transposed, "x", "an operand that is not transposed", "transposed");
-  core::expect(x.cols() == w.cols(), "w", fmt::format("{} columns, as x", x.cols()),
-               core::text(w.cols()));
+  core::expect(x.cols() == w.cols(), "w", core::later("{} columns, as x", x.cols()), w.cols());
   const TensorView& y = args.y.values;
   dispatch::check_output(y, "y");
   dispatch::check_dtype(y, "y", {DType::kBF16, DType::kE4M3});
   core::expect(y.rank == 3 && y.shape[0] == x.rows() && y.shape[1] * y.shape[2] == w.rows(), "y",
-               fmt::format("[{}, num_heads, head_dim] with {} values a token", x.rows(), w.rows()),
-               core::text(y));
+               core::later("[{}, num_heads, head_dim] with {} values a token", x.rows(), w.rows()),
+               y);
   std::vector<std::int32_t> offsets = read_offsets(args.cu_seqlens, "cu_seqlens", x.rows());
   check_scales_of(args.y, "y", args.block_shape, offsets);
   cpu::GemmQuantizeOutputs outputs;
@@ -225,8 +223,8 @@ void rmsnorm_backward(const RmsNormBackwardArgs& args, Backend backend) {
     const Operand& b = operands.emplace_back(args.products[i].b, name + ".b");
     check_inner(a, b, name + ".b");
     core::expect(a.rows() == tokens && b.cols() == dim, name,
-                 fmt::format("shape [{}, {}]", tokens, dim),
-                 fmt::format("[{}, {}]", a.rows(), b.cols()));
+                 core::later("shape [{}, {}]", tokens, dim),
+                 core::later("[{}, {}]", a.rows(), b.cols()));
     products.push_back({a.get(), b.get()});
   }
   dispatch::check_tensor(args.rstd, "rstd");

@@ -82,7 +82,7 @@ std::vector<std::int64_t> scale_shape(std::span<const std::int64_t> shape,
 
 std::vector<std::int64_t> max_scale_shape(std::span<const std::int64_t> shape, std::int64_t batch,
                                           const QuantizeOptions& options) {
-  core::expect(batch >= 0, "batch", "at least 0", core::text(batch));
+  core::expect(batch >= 0, "batch", "at least 0", batch);
   QuantizeOptions lengths_unknown = options;
   lengths_unknown.cu_seqlens.reset();
   lengths_unknown.max_seqlen = -1;

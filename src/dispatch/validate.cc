@@ -19,18 +19,18 @@ bool is_empty(const TensorView& tensor) { return std::ranges::count(tensor.dims(
 }  // namespace
 
 void check_tensor(const TensorView& tensor, std::string_view name) {
-  if (!(tensor.rank >= 0 && tensor.rank <= kMaxRank))
-    refuse(name, fmt::format("0 to {} dimensions", kMaxRank), core::text(tensor.rank));
+  core::expect(tensor.rank >= 0 && tensor.rank <= kMaxRank, name,
+               core::later("0 to {} dimensions", kMaxRank), tensor.rank);
   const auto dims = tensor.dims();
   const bool negative =
       std::any_of(dims.begin(), dims.end(), [](auto extent) { return extent < 0; });
-  if (!(!negative)) refuse(name, "extents of at least 0", core::text(tensor));
+  core::expect(!negative, name, "extents of at least 0", tensor);
   if (!(is_empty(tensor) || tensor.data != nullptr))
     refuse(name, "data", "a null pointer for " + core::text(tensor));
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
-  if (!(address % dtype_size(tensor.dtype) == 0))
-    refuse(name, fmt::format("data aligned to {} bytes", dtype_size(tensor.dtype)),
-           fmt::format("an address {} bytes past that", address % dtype_size(tensor.dtype)));
+  core::expect(address % dtype_size(tensor.dtype) == 0, name,
+               core::later("data aligned to {} bytes", dtype_size(tensor.dtype)),
+               core::later("an address {} bytes past that", address % dtype_size(tensor.dtype)));
 }
 
 void check_output(const TensorView& tensor, std::string_view name) {
@@ -82,11 +82,11 @@ std::vector<std::int32_t> read_cu_seqlens(const TensorView& cu_seqlens, std::str
                                           const SeqlenLimits& limits) {
   check_tensor(cu_seqlens, name);
   check_dtype(cu_seqlens, name, {DType::kI32, DType::kI64});
-  if (!(cu_seqlens.rank == 1 && cu_seqlens.shape[0] >= 1))
-    refuse(name, "shape [batch + 1]", core::text(cu_seqlens));
+  core::expect(cu_seqlens.rank == 1 && cu_seqlens.shape[0] >= 1, name, "shape [batch + 1]",
+               cu_seqlens);
   if (limits.batch >= 0) {
-    if (!(cu_seqlens.shape[0] == limits.batch + 1))
-      refuse(name, fmt::format("shape [{}] (batch + 1)", limits.batch + 1), core::text(cu_seqlens));
+    core::expect(cu_seqlens.shape[0] == limits.batch + 1, name,
+                 core::later("shape [{}] (batch + 1)", limits.batch + 1), cu_seqlens);
   }
   std::vector<std::int32_t> offsets(static_cast<std::size_t>(cu_seqlens.shape[0]));
   for (std::int64_t s = 0; s < cu_seqlens.shape[0]; ++s) {

@@ -17,6 +17,7 @@ Device::Device(std::shared_ptr<const Driver> driver, int ordinal)
   }
   driver_->check(calls().cuDeviceGet(&device_, ordinal), "cuDeviceGet");
   driver_->check(calls().cuDevicePrimaryCtxRetain(&context_, device_), "cuDevicePrimaryCtxRetain");
+  multiprocessors_ = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 }
 
 Device::~Device() { calls().cuDevicePrimaryCtxRelease(device_); }
@@ -45,10 +46,15 @@ void Device::synchronize() const {
 }
 
 CurrentDevice::CurrentDevice(const Device& device) : device_(device) {
+  CUcontext current = nullptr;
+  device.driver().check(device.calls().cuCtxGetCurrent(&current), "cuCtxGetCurrent");
+  if (current == device.context()) return;
   device.driver().check(device.calls().cuCtxPushCurrent(device.context()), "cuCtxPushCurrent");
+  pushed_ = true;
 }
 
 CurrentDevice::~CurrentDevice() {
+  if (!pushed_) return;
   CUcontext popped = nullptr;
   device_.calls().cuCtxPopCurrent(&popped);
 }
@@ -73,7 +79,7 @@ DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
 
 void DeviceBuffer::upload(const void* source, std::size_t size_bytes) const {
   core::expect(size_bytes <= size_bytes_, "size_bytes",
-               fmt::format("at most the buffer's {}", size_bytes_), std::to_string(size_bytes));
+               core::later("at most the buffer's {}", size_bytes_), size_bytes);
   if (size_bytes == 0) return;
   const CurrentDevice current(*device_);
   const auto& calls = device_->calls();
@@ -84,7 +90,7 @@ void DeviceBuffer::upload(const void* source, std::size_t size_bytes) const {
 
 void DeviceBuffer::download(void* target, std::size_t size_bytes) const {
   core::expect(size_bytes <= size_bytes_, "size_bytes",
-               fmt::format("at most the buffer's {}", size_bytes_), std::to_string(size_bytes));
+               core::later("at most the buffer's {}", size_bytes_), size_bytes);
   if (size_bytes == 0) return;
   const CurrentDevice current(*device_);
   const auto& calls = device_->calls();

@@ -24,6 +24,7 @@ class Device {
   CUcontext context() const { return context_; }
   int ordinal() const { return ordinal_; }
   int attribute(CUdevice_attribute attribute) const;
+  int multiprocessors() const { return multiprocessors_; }
   std::string name() const;
   /// "sm_90a": the architecture whose kernels run here, with the suffix of its full feature set.
   std::string arch() const;
@@ -34,6 +35,7 @@ class Device {
   int ordinal_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
+  int multiprocessors_ = 0;
 };
 
 /// Makes a device current while it lives, then restores what was current.
@@ -46,6 +48,7 @@ class CurrentDevice {
 
  private:
   const Device& device_;
+  bool pushed_ = false;  ///< it was not current before
 };
 
 /// Device memory. Freed when it dies; freeing waits for the device as cuMemFree does.

@@ -8,6 +8,13 @@ namespace {
 // What a kernel may use without asking (CUDA C++ Programming Guide, compute capabilities).
 constexpr unsigned kDefaultSmemBytes = 48 * 1024;
 
+/// What is under `key`, made where it is not there; without memory where it is.
+template <class Map>
+typename Map::mapped_type& find_or_make(Map& map, std::string_view key) {
+  const auto found = map.find(key);
+  return found != map.end() ? found->second : map[std::string(key)];
+}
+
 }  // namespace
 
 int Kernel::attribute(CUfunction_attribute attribute) const {
@@ -47,7 +54,9 @@ void Kernel::launch_raw(CUstream stream, const LaunchShape& shape, void** argume
 
 KernelCache::~KernelCache() {
   const CurrentDevice current(device_);
-  for (const auto& [name, module] : modules_) device_.calls().cuModuleUnload(module);
+  for (const auto& [name, module] : modules_) {
+    if (module.handle != nullptr) device_.calls().cuModuleUnload(module.handle);
+  }
 }
 
 const KernelImage& KernelCache::find_image(std::string_view module) const {
@@ -62,20 +71,24 @@ const KernelImage& KernelCache::find_image(std::string_view module) const {
                                               arch, built.empty() ? " nothing" : built));
 }
 
-CUmodule KernelCache::load(std::string_view module) {
-  const auto found = modules_.find(module);
-  if (found != modules_.end()) return found->second;
-  const KernelImage& image = find_image(module);
+void KernelCache::load(Module& module, std::string_view name) const {
+  const KernelImage& image = find_image(name);
   const void* data = device_.driver().kind() == DriverKind::kCuda
                          ? static_cast<const void*>(image.cubin.data())
                          : static_cast<const void*>(image.ptx.data());
-  CUmodule loaded = nullptr;
-  device_.driver().check(device_.calls().cuModuleLoadData(&loaded, data), "cuModuleLoadData");
-  modules_.emplace(module, loaded);
-  return loaded;
+  device_.driver().check(device_.calls().cuModuleLoadData(&module.handle, data),
+                         "cuModuleLoadData");
 }
 
-void KernelCache::grant(Entry& entry, const KernelNeeds& needs) {
+void KernelCache::find_function(Entry& entry, const Module& module, std::string_view name) const {
+  const std::string zero_terminated(name);
+  device_.driver().check(
+      device_.calls().cuModuleGetFunction(&entry.function, module.handle, zero_terminated.c_str()),
+      fmt::format("cuModuleGetFunction({})", name));
+  entry.granted.dynamic_smem_bytes = kDefaultSmemBytes;
+}
+
+void KernelCache::grant(Entry& entry, const KernelNeeds& needs) const {
   const auto set = [&](CUfunction_attribute attribute, int value) {
     device_.driver().check(device_.calls().cuFuncSetAttribute(entry.function, attribute, value),
                            "cuFuncSetAttribute");
@@ -93,14 +106,16 @@ void KernelCache::grant(Entry& entry, const KernelNeeds& needs) {
 
 Kernel KernelCache::get(std::string_view module, std::string_view name, const KernelNeeds& needs) {
   const std::lock_guard lock(mutex_);
-  const CurrentDevice current(device_);
-  Entry& entry = entries_[{std::string(module), std::string(name)}];
-  if (entry.function == nullptr) {
-    device_.driver().check(device_.calls().cuModuleGetFunction(&entry.function, load(module),
-                                                               std::string(name).c_str()),
-                           fmt::format("cuModuleGetFunction({})", name));
-    entry.granted.dynamic_smem_bytes = kDefaultSmemBytes;
+  Module& own = find_or_make(modules_, module);
+  Entry& entry = find_or_make(own.entries, name);
+  const KernelNeeds& granted = entry.granted;
+  if (entry.function != nullptr && needs.dynamic_smem_bytes <= granted.dynamic_smem_bytes &&
+      needs.nonportable_cluster <= granted.nonportable_cluster) {
+    return {device_, entry.function};
   }
+  const CurrentDevice current(device_);
+  if (own.handle == nullptr) load(own, module);
+  if (entry.function == nullptr) find_function(entry, own, name);
   grant(entry, needs);
   return {device_, entry.function};
 }

@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "driver/device.h"
 
@@ -73,19 +72,22 @@ class KernelCache {
  private:
   struct Entry {
     CUfunction function = nullptr;
-    KernelNeeds granted;
+    KernelNeeds granted = {};
+  };
+  struct Module {
+    CUmodule handle = nullptr;
+    std::map<std::string, Entry, std::less<>> entries = {};
   };
 
-  CUmodule load(std::string_view module);
-  void grant(Entry& entry, const KernelNeeds& needs);
-
+  void load(Module& module, std::string_view name) const;
+  void find_function(Entry& entry, const Module& module, std::string_view name) const;
+  void grant(Entry& entry, const KernelNeeds& needs) const;
   const KernelImage& find_image(std::string_view module) const;
 
   const Device& device_;
   std::span<const KernelImage> images_;
   std::mutex mutex_;
-  std::map<std::string, CUmodule, std::less<>> modules_;
-  std::map<std::pair<std::string, std::string>, Entry> entries_;
+  std::map<std::string, Module, std::less<>> modules_;
 };
 
 }  // namespace mxfa::driver

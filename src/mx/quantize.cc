@@ -55,7 +55,7 @@ RowGroupQuantizer::RowGroupQuantizer(const QuantizeSpec& spec, std::int64_t cols
       amax_(static_cast<std::size_t>(cols)),
       inverse_(static_cast<std::size_t>(cols)) {
   core::expect(spec.format == DType::kE4M3 || spec.format == DType::kE5M2, "format", "e4m3 or e5m2",
-               std::string(dtype_name(spec.format)));
+               dtype_name(spec.format));
 }
 
 std::uint8_t RowGroupQuantizer::scale_of(std::uint32_t amax_bits) const {

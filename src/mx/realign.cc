@@ -28,7 +28,7 @@ GroupRealigner::GroupRealigner(BlockShape source_shape, DType format, std::int64
       values_(static_cast<std::size_t>(cols)),
       shifted_(static_cast<std::size_t>(cols)) {
   core::expect(format == DType::kE4M3 || format == DType::kE5M2, "format", "e4m3 or e5m2",
-               std::string(dtype_name(format)));
+               dtype_name(format));
 }
 
 GroupRealigner::Block GroupRealigner::inspect(const std::uint8_t* codes, std::int64_t stride,

@@ -235,19 +235,19 @@ void exact_rows(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std::
 void check_tile(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, AccumulatorRule rule) {
   const std::int64_t depth = round_up(tile.depth, kStep);
   core::expect(tile.a_row + round_up(tile.m, kRows) <= a.rows && tile.a_depth + depth <= a.cols,
-               "a", "a panel that holds the tile", core::text(a.rows));
+               "a", "a panel that holds the tile", a.rows);
   core::expect(tile.b_col + round_up(tile.n, kCols) <= b.cols && tile.b_depth + depth <= b.rows,
-               "b", "a panel that holds the tile", core::text(b.cols));
+               "b", "a panel that holds the tile", b.cols);
   core::expect(tile.a_depth % kStep == 0 && tile.b_depth % kStep == 0 && tile.b_col % kCols == 0,
-               "tile", "offsets in steps of 32 (depth) and 16 (columns)", core::text(tile.a_depth));
+               "tile", "offsets in steps of 32 (depth) and 16 (columns)", tile.a_depth);
   if (rule == kExactAccumulator) return;
   const bool narrow = rule == kHopperFp8Accumulator;
   core::expect(narrow || rule == kBlackwellAccumulator, "rule", "13 or 25 fraction bits",
-               core::text(std::int64_t{rule.fraction_bits}));
+               std::int64_t{rule.fraction_bits});
   core::expect(!narrow || (a.scales.empty() && b.scales.empty()), "rule",
-               "25 fraction bits with block exponents", core::text(std::int64_t{13}));
+               "25 fraction bits with block exponents", std::int64_t{13});
   core::expect(a.exponents.size() == a.values.size() && b.exponents.size() == b.values.size(),
-               "panel", "prepare_aligned() done", core::text(std::int64_t{0}));
+               "panel", "prepare_aligned() done", std::int64_t{0});
 }
 
 }  // namespace

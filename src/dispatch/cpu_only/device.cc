@@ -38,7 +38,15 @@ std::int64_t device_forward_workspace_bytes(const attention::ForwardArgs&,
   refuse();
 }
 void device_forward(const attention::ForwardArgs&, const attention::Options&, std::span<std::byte>,
-                    const ForwardPhases&) {
+                    const Phases&) {
+  refuse();
+}
+std::int64_t device_backward_workspace_bytes(const attention::BackwardArgs&,
+                                             const attention::Options&) {
+  refuse();
+}
+void device_backward(const attention::BackwardArgs&, const attention::Options&,
+                     std::span<std::byte>, const Phases&) {
   refuse();
 }
 

@@ -4,39 +4,56 @@
 #include <span>
 #include <string_view>
 
-#include "dispatch/gpu/forward_problem.h"
+#include "dispatch/gpu/device_problem.h"
 #include "driver/kernel.h"
 
 /// Which kernels an architecture has. A kernel of an architecture is one entry of the table in
 /// architectures.cc; everything above it (checks, workspaces, public calls) is the same for all.
 namespace mxfa::dispatch {
 
-/// An attention forward. It runs in memory of workspace_bytes(), on 256 bytes.
-struct ForwardKernels {
-  /// Throws Error(kUnsupported) that names what the kernels do not have.
-  void (*check)(const ForwardProblem& problem);
-  std::int64_t (*workspace_bytes)(const ForwardProblem& problem);
-  /// Launches what makes the operands in the workspace.
-  void (*prepare)(const ForwardProblem& problem, void* workspace);
-  /// Launches attention on the operands that prepare left there.
-  void (*attend)(const ForwardProblem& problem, void* workspace);
+/// They live as long as the arguments that they were made from.
+struct ForwardProblem : DeviceProblem {
+  const attention::ForwardArgs& args;
+  DeviceRows o;
 };
+/// operands.dout is filled, operands.backward set.
+struct BackwardProblem : DeviceProblem {
+  const attention::BackwardArgs& args;
+  DeviceRows o, dq, dk, dv;  ///< gradients that are not wanted: not given
+};
+
+/// One pass of attention. It runs in memory of workspace_bytes(), on 256 bytes.
+template <class Problem>
+struct PassKernels {
+  /// Throws Error(kUnsupported) that names what the kernels do not have.
+  void (*check)(const Problem& problem);
+  std::int64_t (*workspace_bytes)(const Problem& problem);
+  /// Launches what makes the operands in the workspace, and what else follows from lengths.
+  void (*prepare)(const Problem& problem, void* workspace);
+  /// Launches attention on what prepare left there, which stays as it is.
+  void (*attend)(const Problem& problem, void* workspace);
+};
+using ForwardKernels = PassKernels<ForwardProblem>;
+using BackwardKernels = PassKernels<BackwardProblem>;
 
 struct Architecture {
   std::string_view arch;  ///< "sm_90a"
   attention::Recipe recipe = attention::Recipe::kBlackwell;
   std::span<const driver::KernelImage> (*images)() = nullptr;
-  const ForwardKernels* forward = nullptr;  ///< null: not there
+  const ForwardKernels& forward;
+  const BackwardKernels* backward = nullptr;  ///< null: not there
 };
 
 /// Null where no architecture of this name has kernels of its own.
 const Architecture* find_architecture(std::string_view arch);
 
-/// Throws Error(kUnsupported) that names the device's architecture and those that have kernels.
-const Architecture& expect_architecture(std::string_view arch, std::string_view call);
+/// The architecture of the call's device, whose recipe is the call's. Throws Error(kUnsupported)
+/// that names what was expected.
+const Architecture& expect_architecture(const attention::Options& options, std::string_view call);
 
 /// Hopper's, kernels/sm90.
 extern const ForwardKernels kSm90Forward;
+extern const BackwardKernels kSm90Backward;
 /// Blackwell's, kernels/sm100.
 extern const ForwardKernels kSm100Forward;
 /// The plain kernel of options.exact, device/exact_attention.cu: on every architecture.

@@ -10,7 +10,7 @@ void expect_on_device(const driver::Device& device, const void* address, std::st
   const CUresult result = device.calls().cuPointerGetAttribute(
       &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, reinterpret_cast<CUdeviceptr>(address));
   if (result == CUDA_SUCCESS && ordinal == device.ordinal()) return;
-  core::expect(false, name, fmt::format("memory of device {}", device.ordinal()),
+  core::expect(false, name, core::later("memory of device {}", device.ordinal()),
                result == CUDA_SUCCESS ? fmt::format("memory of device {}", ordinal)
                                       : "an address that is no device's");
 }

@@ -12,10 +12,10 @@ void check(const ForwardProblem& problem) {
     unsupported("recipe", "hopper where attention is exact", "another");
   }
   if (problem.options.qk_bf16) unsupported("qk_bf16", "false where attention is exact", "true");
-  if (problem.o_batch_stride != 0) {
+  if (problem.o.batch_stride != 0) {
     unsupported("o", "sequences side by side where attention is exact", "another batch stride");
   }
-  const DType dtype = problem.args.o.values.dtype;
+  const DType dtype = problem.o.dtype();
   if (dtype != DType::kBF16 && dtype != DType::kF32) {
     unsupported("o", "bf16 or f32 where attention is exact", dtype_name(dtype));
   }
@@ -39,11 +39,11 @@ void attend(const ForwardProblem& problem, void* workspace) {
                       .broadcast_q = problem.operands.broadcast_q,
                       .mask = problem.mask,
                       .scale_log2 = static_cast<float>(problem.softmax_scale * std::numbers::log2e),
-                      .rows = problem.rows_o,
-                      .o = args.o.values.data,
-                      .o_f32 = args.o.values.dtype == DType::kF32,
-                      .o_token_stride = problem.o_token_stride,
-                      .o_head_stride = problem.o_head_stride,
+                      .rows = problem.rows_o(),
+                      .o = problem.o.data(),
+                      .o_f32 = problem.o.dtype() == DType::kF32,
+                      .o_token_stride = problem.o.token_stride,
+                      .o_head_stride = problem.o.head_stride,
                       .columns = problem.operands.head_dim,
                       .lse = static_cast<float*>(args.lse.data),
                       .lse_head_stride = args.lse.strides[0],

@@ -13,17 +13,17 @@ void check(const ForwardProblem& problem) {
   if (options.half_scores) unsupported("half_scores", "false on Blackwell", "true");
   if (problem.args.q.values.dtype == DType::kE4M3)
     unsupported("q", "bf16 or f32 on Blackwell", dtype_name(DType::kE4M3));
-  const TensorView& o = problem.args.o.values;
-  if (problem.o_batch_stride != 0) {
+  const DeviceRows& o = problem.o;
+  if (o.batch_stride != 0) {
     unsupported("o", "sequences side by side on Blackwell", "another batch stride");
   }
-  if (o.dtype != DType::kBF16) unsupported("o", "bf16 on Blackwell", dtype_name(o.dtype));
-  if (!(problem.o_token_stride % 8 == 0 && problem.o_head_stride % 8 == 0 &&
-        reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0))
-    refuse("o", "strides that are multiples of 8 and an address on 16 bytes",
-           fmt::format("strides {}, {}, address {}", problem.o_token_stride, problem.o_head_stride,
-                       fmt::ptr(o.data)));
-  check_row_max(problem);
+  if (o.dtype() != DType::kBF16) unsupported("o", "bf16 on Blackwell", dtype_name(o.dtype()));
+  core::expect(
+      o.token_stride % 8 == 0 && o.head_stride % 8 == 0 &&
+          reinterpret_cast<std::uintptr_t>(o.data()) % 16 == 0,
+      "o", "strides that are multiples of 8 and an address on 16 bytes",
+      core::later("strides {}, {}, address {}", o.token_stride, o.head_stride, fmt::ptr(o.data())));
+  check_row_max(problem.args.row_max, problem.args.lse);
 }
 
 std::int64_t workspace_bytes(const ForwardProblem& problem) {
@@ -31,12 +31,8 @@ std::int64_t workspace_bytes(const ForwardProblem& problem) {
          sm100::forward::forward_workspace_bytes(problem.operands.k_sequences.batch);
 }
 
-void prepare(const ForwardProblem& problem, void* workspace) {
-  device::prepare_block_scaled(problem.queue, problem.operands, workspace);
-}
-
-void attend(const ForwardProblem& problem, void* workspace) {
-  const device::BlockScaledOperands operands = device::block_scaled_in(problem.operands, workspace);
+void launch(const ForwardProblem& problem, const device::BlockScaledOperands& operands,
+            void* workspace, device::Phase phase) {
   const attention::ForwardArgs& args = problem.args;
   sm100::forward::attention_forward(problem.queue,
                                     {.q = operands.q,
@@ -46,15 +42,26 @@ void attend(const ForwardProblem& problem, void* workspace) {
                                      .broadcast_q = problem.operands.broadcast_q,
                                      .mask = problem.mask,
                                      .softmax_scale = problem.softmax_scale,
-                                     .o = static_cast<std::uint16_t*>(args.o.values.data),
-                                     .o_token_stride = problem.o_token_stride,
-                                     .o_head_stride = problem.o_head_stride,
+                                     .o = static_cast<std::uint16_t*>(problem.o.data()),
+                                     .o_token_stride = problem.o.token_stride,
+                                     .o_head_stride = problem.o.head_stride,
                                      .columns = problem.operands.head_dim,
                                      .lse = static_cast<float*>(args.lse.data),
                                      .row_max = static_cast<float*>(args.row_max.data),
                                      .lse_head_stride = args.lse.strides[0],
                                      .workspace = static_cast<std::byte*>(workspace) +
-                                                  device::block_scaled_bytes(problem.operands)});
+                                                  device::block_scaled_bytes(problem.operands),
+                                     .phase = phase});
+}
+
+void prepare(const ForwardProblem& problem, void* workspace) {
+  launch(problem, device::prepare_block_scaled(problem.queue, problem.operands, workspace),
+         workspace, device::Phase::kPlan);
+}
+
+void attend(const ForwardProblem& problem, void* workspace) {
+  launch(problem, device::block_scaled_in(problem.operands, workspace), workspace,
+         device::Phase::kAttend);
 }
 
 }  // namespace

@@ -29,19 +29,17 @@ void check_bf16(const device::OperandInput& x, std::string_view name,
 }
 
 void check_o(const ForwardProblem& problem) {
-  const TensorView& o = problem.args.o.values;
-  if (o.dtype == DType::kF32) unsupported("o", "bf16 or e4m3 on sm_90a", dtype_name(o.dtype));
-  if (o.dtype == DType::kE4M3 && problem.o_batch_stride != 0) {
+  const DeviceRows& o = problem.o;
+  if (o.dtype() == DType::kF32) unsupported("o", "bf16 or e4m3 on sm_90a", dtype_name(o.dtype()));
+  if (o.dtype() == DType::kE4M3 && o.batch_stride != 0) {
     unsupported("o", "e4m3 whose sequences lie side by side on sm_90a", "another batch stride");
   }
-  const std::size_t alignment = o.dtype == DType::kBF16 ? 4 : 2;
-  if (problem.o_token_stride % 2 != 0 || problem.o_head_stride % 2 != 0 ||
-      problem.o_batch_stride % 2 != 0 ||
-      reinterpret_cast<std::uintptr_t>(o.data) % alignment != 0) {
-    refuse("o", fmt::format("even strides and an address on {} bytes", alignment),
-           fmt::format("strides {}, {}, {}, address {}", problem.o_batch_stride,
-                       problem.o_token_stride, problem.o_head_stride, fmt::ptr(o.data)));
-  }
+  const std::size_t alignment = o.dtype() == DType::kBF16 ? 4 : 2;
+  core::expect(o.token_stride % 2 == 0 && o.head_stride % 2 == 0 && o.batch_stride % 2 == 0 &&
+                   reinterpret_cast<std::uintptr_t>(o.data()) % alignment == 0,
+               "o", core::later("even strides and an address on {} bytes", alignment),
+               core::later("strides {}, {}, {}, address {}", o.batch_stride, o.token_stride,
+                           o.head_stride, fmt::ptr(o.data())));
 }
 
 void check(const ForwardProblem& problem) {
@@ -55,7 +53,7 @@ void check(const ForwardProblem& problem) {
     check_bf16(spec.k, "k", spec.k_sequences);
   }
   check_o(problem);
-  check_row_max(problem);
+  check_row_max(problem.args.row_max, problem.args.lse);
 }
 
 std::int64_t workspace_bytes(const ForwardProblem& problem) {
@@ -63,18 +61,14 @@ std::int64_t workspace_bytes(const ForwardProblem& problem) {
                                        problem.queue.device, problem.operands.k_sequences.batch);
 }
 
-void prepare(const ForwardProblem& problem, void* workspace) {
-  device::prepare_operands(problem.queue, problem.operands, workspace);
-}
-
 sm90::forward::Bf16Rows bf16_rows(const device::OperandInput& x) {
   return {static_cast<const std::uint16_t*>(x.data), x.token_stride, x.head_stride};
 }
 
-void attend(const ForwardProblem& problem, void* workspace) {
+void launch(const ForwardProblem& problem, const device::AttentionOperands& operands,
+            void* workspace, device::Phase phase) {
   const device::OperandsSpec& spec = problem.operands;
-  const device::AttentionOperands operands = device::operands_in(spec, workspace);
-  const Tensor& o = problem.args.o;
+  const DeviceRows& o = problem.o;
   sm90::forward::ForwardCall call{
       .q = operands.q,
       .k = operands.k,
@@ -87,26 +81,38 @@ void attend(const ForwardProblem& problem, void* workspace) {
       .lse = static_cast<float*>(problem.args.lse.data),
       .row_max = static_cast<float*>(problem.args.row_max.data),
       .lse_head_stride = problem.args.lse.strides[0],
-      .workspace = static_cast<std::byte*>(workspace) + operands_bytes(problem)};
+      .workspace = static_cast<std::byte*>(workspace) + operands_bytes(problem),
+      .phase = phase};
   if (spec.bf16_scores) {
     call.q_bf16 = bf16_rows(spec.q);
     call.k_bf16 = bf16_rows(spec.k);
   }
-  if (o.values.dtype == DType::kE4M3) {
-    call.o_mxfp8 = {.codes = static_cast<std::uint8_t*>(o.values.data),
-                    .token_stride = problem.o_token_stride,
-                    .head_stride = problem.o_head_stride,
-                    .scales = static_cast<std::uint8_t*>(o.scales.data),
-                    .scale_row_stride = o.scales.strides[0],
-                    .scale_head_stride = o.scales.strides[1],
+  if (o.dtype() == DType::kE4M3) {
+    const TensorView& scales = o.tensor->scales;
+    call.o_mxfp8 = {.codes = static_cast<std::uint8_t*>(o.data()),
+                    .token_stride = o.token_stride,
+                    .head_stride = o.head_stride,
+                    .scales = static_cast<std::uint8_t*>(scales.data),
+                    .scale_row_stride = scales.strides[0],
+                    .scale_head_stride = scales.strides[1],
                     .block_shape = problem.options.output_shape};
   } else {
-    call.o = static_cast<std::uint16_t*>(o.values.data);
-    call.o_token_stride = problem.o_token_stride;
-    call.o_head_stride = problem.o_head_stride;
-    call.o_batch_stride = problem.o_batch_stride;
+    call.o = static_cast<std::uint16_t*>(o.data());
+    call.o_token_stride = o.token_stride;
+    call.o_head_stride = o.head_stride;
+    call.o_batch_stride = o.batch_stride;
   }
   sm90::forward::attention_forward(problem.queue, call);
+}
+
+void prepare(const ForwardProblem& problem, void* workspace) {
+  launch(problem, device::prepare_operands(problem.queue, problem.operands, workspace), workspace,
+         device::Phase::kPlan);
+}
+
+void attend(const ForwardProblem& problem, void* workspace) {
+  launch(problem, device::operands_in(problem.operands, workspace), workspace,
+         device::Phase::kAttend);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "mx/e8m0.h"
 #include "mx/quantize.h"
+#include "mx/scale_exponent.h"
 #include "mx/tensor_core_gemm.h"
 #include "reference/recipe/recipe.h"
 
@@ -36,10 +36,7 @@ inline float folded(float value, int exponent) {
   const float result = value * power_of_two(std::clamp(exponent, -126, 126));
   return std::isinf(result) && std::isfinite(value) ? std::copysign(FLT_MAX, value) : result;
 }
-/// E8M0 to an exponent. A NaN block has NaN codes, so any exponent serves: the neutral one.
-inline int scale_exponent(std::uint8_t scale) {
-  return scale == mx::kE8M0Nan ? -mx::kE8M0Bias : int{scale} - mx::kE8M0Bias;
-}
+using mx::scale_exponent;
 
 /// Exponents of each token, to be folded; empty where the GEMM applies the scales itself.
 using TokenExponents = std::vector<int>;

@@ -53,7 +53,8 @@ struct CallCase {
   std::vector<std::int32_t> cu_seqlens_k = {};
   std::int64_t batch = 1, seqlen_q = 0, seqlen_k = 0;  ///< dense; seqlen_q also where broadcast
   std::int64_t num_heads = 2, num_heads_kv = 1, head_dim = 64;
-  std::int64_t slack_rows = 0;  ///< of q, behind the last sequence
+  std::int64_t slack_rows = 0;    ///< of q, behind the last sequence
+  std::int64_t slack_rows_k = 0;  ///< of k and v
   attention::Options options = {};
 
   bool dense() const { return cu_seqlens_k.empty(); }
@@ -64,7 +65,9 @@ struct CallCase {
     if (options.broadcast_q) return seqlen_q;
     return (dense() ? batch * seqlen_q : cu_seqlens_q.back()) + slack_rows;
   }
-  std::int64_t total_k() const { return dense() ? batch * seqlen_k : cu_seqlens_k.back(); }
+  std::int64_t total_k() const {
+    return dense() ? batch * seqlen_k : cu_seqlens_k.back() + slack_rows_k;
+  }
   std::int64_t rows_o() const { return options.broadcast_q ? batches() * seqlen_q : total_q(); }
   /// Offsets of every batch, for the host.
   std::vector<std::int32_t> offsets(const std::vector<std::int32_t>& given,
@@ -78,6 +81,19 @@ struct CallCase {
   }
 };
 
+/// N(0, 1) in BF16.
+inline std::vector<std::uint16_t> normal_bf16(std::int64_t count, std::uint64_t seed) {
+  Rng rng(seed);
+  std::vector<std::uint16_t> values(static_cast<std::size_t>(count));
+  for (std::uint16_t& value : values) value = mx::encode_bf16(static_cast<float>(rng.normal()));
+  return values;
+}
+inline std::vector<double> decoded(const std::vector<std::uint16_t>& values) {
+  std::vector<double> result;
+  for (const std::uint16_t value : values) result.push_back(mx::decode_bf16(value));
+  return result;
+}
+
 struct CallResults {
   std::vector<std::uint16_t> o;  ///< BF16 [rows_o, num_heads, head_dim]
   std::vector<float> lse, row_max;
@@ -88,9 +104,9 @@ class DeviceCall {
  public:
   explicit DeviceCall(const CallCase& c)
       : case_(c),
-        values_{normal(c.total_q() * c.num_heads * c.head_dim, 1),
-                normal(c.total_k() * c.num_heads_kv * c.head_dim, 2),
-                normal(c.total_k() * c.num_heads_kv * c.head_dim, 3)},
+        values_{normal_bf16(c.total_q() * c.num_heads * c.head_dim, 1),
+                normal_bf16(c.total_k() * c.num_heads_kv * c.head_dim, 2),
+                normal_bf16(c.total_k() * c.num_heads_kv * c.head_dim, 3)},
         q_(values_[0]),
         k_(values_[1]),
         v_(values_[2]),
@@ -144,14 +160,6 @@ class DeviceCall {
   CallResults run_on_cpu() const;
 
  private:
-  static std::vector<std::uint16_t> normal(std::int64_t count, std::uint64_t seed) {
-    Rng rng(seed);
-    std::vector<std::uint16_t> values(static_cast<std::size_t>(count));
-    for (std::uint16_t& value : values) {
-      value = mx::encode_bf16(static_cast<float>(rng.normal()));
-    }
-    return values;
-  }
   TensorView tensor(void* data, DType dtype, std::int64_t total, std::int64_t seqlen,
                     std::int64_t heads) const {
     if (!case_.dense()) return make_tensor(data, dtype, {total, heads, case_.head_dim});

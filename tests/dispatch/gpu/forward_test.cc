@@ -4,17 +4,12 @@
 
 #include "dispatch/gpu/device_call.h"
 #include "dispatch/gpu/device_state.h"
+#include "dispatch/gpu/payload.h"
 #include "reference/attention.h"
 #include "support/compare.h"
 
 namespace mxfa::testing {
 namespace {
-
-std::vector<double> decoded(const std::vector<std::uint16_t>& values) {
-  std::vector<double> result;
-  for (const std::uint16_t value : values) result.push_back(mx::decode_bf16(value));
-  return result;
-}
 
 // The CPU sums exactly, Hopper's accumulator keeps 13 bits: S differs by up to 1e-3 of its size
 // (half of what is allowed), and now and then a code of P with it.
@@ -109,6 +104,21 @@ TEST(GpuForward, OutputInMxfp8IsThatInBf16Quantized) {
     call.run();
     auto host_codes = codes.download();
     auto host_scales = scales.download();
+    // Behind the last sequence there are zeros, in payload and scales.
+    std::int64_t rows = cu.back();
+    if (shape == BlockShape::k32x32) {
+      rows = 0;
+      for (std::size_t s = 0; s + 1 < cu.size(); ++s) rows += (cu[s + 1] - cu[s] + 31) / 32;
+    }
+    const std::int64_t row_scales = scale_dims[1] * scale_dims[2];
+    ASSERT_LT(rows, scale_dims[0]);
+    EXPECT_NE(host_scales[rows * row_scales - 1], 0) << block_shape_name(shape);
+    for (std::int64_t i = rows * row_scales; i < std::ssize(host_scales); ++i) {
+      EXPECT_EQ(host_scales[i], 0) << block_shape_name(shape) << ", " << i;
+    }
+    for (std::int64_t i = cu.back() * c.num_heads * c.head_dim; i < std::ssize(host_codes); ++i) {
+      ASSERT_EQ(host_codes[i], 0) << block_shape_name(shape) << ", " << i;
+    }
     std::vector<float> values(host_codes.size());
     dequantize(make_tensor(host_codes.data(), DType::kE4M3, dims),
                make_tensor(host_scales.data(), DType::kE8M0, scale_dims),
@@ -174,45 +184,6 @@ TEST(GpuForward, FloatsAreRoundedToBf16) {
   call.poison_outputs();
   expect_equal(call.run(), want, "f32");
 }
-
-/// Payload and scales of a packed BF16 tensor, made on the host and put on the device.
-struct Payload {
-  Payload(const std::vector<std::uint16_t>& bf16, std::vector<std::int64_t> shape,
-          std::vector<std::int32_t> cu)
-      : Payload(bf16, shape, cu, scale_shape_of(shape, cu)) {}
-  Tensor tensor(std::span<const std::int64_t> dims) const {
-    return {make_tensor(codes_.data(), DType::kE4M3, dims),
-            make_tensor(scales_.data(), DType::kE8M0, scale_dims_)};
-  }
-
- private:
-  static std::vector<std::int64_t> scale_shape_of(const std::vector<std::int64_t>& shape,
-                                                  std::vector<std::int32_t>& cu) {
-    return max_scale_shape(shape, std::ssize(cu) - 1, {.block_shape = BlockShape::k32xD});
-  }
-  static std::vector<std::uint8_t> quantized(const std::vector<std::uint16_t>& bf16,
-                                             const std::vector<std::int64_t>& shape,
-                                             std::vector<std::int32_t>& cu,
-                                             std::vector<std::int64_t> scale_dims, bool codes) {
-    std::vector<std::uint8_t> payload(bf16.size());
-    std::vector<std::uint8_t> scales(static_cast<std::size_t>(scale_dims[0] * scale_dims[1]));
-    std::vector<std::uint16_t> input = bf16;
-    quantize(make_tensor(input.data(), DType::kBF16, shape),
-             make_tensor(payload.data(), DType::kE4M3, shape),
-             make_tensor(scales.data(), DType::kE8M0, scale_dims),
-             {.block_shape = BlockShape::k32xD,
-              .cu_seqlens = make_tensor(cu.data(), DType::kI32, {std::ssize(cu)})});
-    return codes ? payload : scales;
-  }
-  Payload(const std::vector<std::uint16_t>& bf16, const std::vector<std::int64_t>& shape,
-          std::vector<std::int32_t> cu, std::vector<std::int64_t> scale_dims)
-      : scale_dims_(scale_dims),
-        codes_(quantized(bf16, shape, cu, scale_dims, true)),
-        scales_(quantized(bf16, shape, cu, scale_dims, false)) {}
-
-  std::vector<std::int64_t> scale_dims_;
-  DeviceArray<std::uint8_t> codes_, scales_;
-};
 
 TEST(GpuForward, PayloadGivesTheSameBits) {
   const CallCase c = jagged();

@@ -4,11 +4,12 @@
 #include <functional>
 #include <string>
 
-#include "dispatch/gpu/device_call.h"
+#include "dispatch/gpu/backward_call.h"
 
 namespace mxfa::testing {
 namespace {
 
+using attention::BackwardArgs;
 using attention::ForwardArgs;
 using attention::Options;
 
@@ -16,33 +17,50 @@ CallCase small_case() {
   return {.cu_seqlens_q = {0, 5}, .cu_seqlens_k = {0, 40}, .batch = 1, .num_heads_kv = 1};
 }
 
-struct Refusal {
+/// A change of a call's arguments, and how it is refused.
+template <class Args>
+struct RefusalOf {
   std::string name;
   std::string message;
-  std::function<void(ForwardArgs&, Options&)> change;
+  std::function<void(Args&, Options&)> change;
   ErrorKind kind = ErrorKind::kInvalidArgument;
+
+  void expect(const std::function<void()>& call) const {
+    try {
+      call();
+      FAIL() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()).substr(0, message.size()), message);
+      EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(kind));
+    }
+  }
 };
+using Refusal = RefusalOf<ForwardArgs>;
+using BackwardRefusal = RefusalOf<BackwardArgs>;
 
 class GpuRefusals : public ::testing::TestWithParam<Refusal> {};
 class BlackwellRefusals : public ::testing::TestWithParam<Refusal> {};
+class GpuBackwardRefusals : public ::testing::TestWithParam<BackwardRefusal> {};
 
 void expect_refused(const Refusal& refusal) {
   DeviceCall call(small_case());
   const DeviceArray<std::byte>& workspace = call.workspace();
   refusal.change(call.args(), call.options());
-  try {
-    attention::forward(call.args(), call.options(), workspace.bytes());
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).substr(0, refusal.message.size()), refusal.message);
-    EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(refusal.kind));
-  }
+  refusal.expect([&] { attention::forward(call.args(), call.options(), workspace.bytes()); });
   for (const std::uint16_t value : call.results().o) EXPECT_EQ(value, 0xFFFF);
 }
 
 TEST_P(GpuRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) { expect_refused(GetParam()); }
 
 TEST_P(BlackwellRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) { expect_refused(GetParam()); }
+
+TEST_P(GpuBackwardRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
+  DeviceBackward call(small_case());
+  const DeviceArray<std::byte>& workspace = call.workspace();
+  GetParam().change(call.args(), call.options());
+  GetParam().expect([&] { attention::backward(call.args(), call.options(), workspace.bytes()); });
+  for (const std::uint16_t value : call.codes().dk) EXPECT_EQ(value, 0xFFFF);
+}
 
 std::uint16_t on_host[64 * 64];
 
@@ -108,6 +126,53 @@ const Refusal kRefusals[] = {
      ErrorKind::kUnsupported},
     {"Scale", "softmax_scale: expected a finite number above 0, got 0",
      [](ForwardArgs&, Options& o) { o.softmax_scale = 0.0; }},
+    {"WindowLeft", "window_left: expected at least -1, got -5",
+     [](ForwardArgs&, Options& o) { o.window_left = -5; }},
+    {"WindowRight", "window_right: expected at least -1, got -2",
+     [](ForwardArgs&, Options& o) { o.window_right = -2; }},
+};
+
+const BackwardRefusal kBackwardRefusals[] = {
+    {"HostMemory", "dout: expected memory of device 0, got an address that is no device's",
+     [](BackwardArgs& a, Options&) { a.dout.values.data = on_host; }},
+    {"HostGradient", "dv: expected memory of device 0, got an address that is no device's",
+     [](BackwardArgs& a, Options&) { a.dv.values.data = on_host; }},
+    {"NoOutput", "o: expected the forward's, got none",
+     [](BackwardArgs& a, Options&) { a.o = {}; }},
+    {"NoRowMax", "row_max: expected the forward's, in the Hopper recipe, got none",
+     [](BackwardArgs& a, Options&) { a.row_max = {}; }},
+    {"Shape", "dk: expected shape [40, 1, 64], got bf16 [39, 1, 64]",
+     [](BackwardArgs& a, Options&) { a.dk.values.shape[0] = 39; }},
+    {"DoutShape", "dout: expected shape [5, 2, 64], got bf16 [4, 2, 64]",
+     [](BackwardArgs& a, Options&) { a.dout.values.shape[0] = 4; }},
+    {"OutputStride", "dq: expected strides that are multiples of 2 and an address on 4 bytes, got ",
+     [](BackwardArgs& a, Options&) { a.dq.values.strides[0] = 129; }},
+    {"OStride", "o: expected strides that are multiples of 4 and an address on 8 bytes, got ",
+     [](BackwardArgs& a, Options&) { a.o.values.strides[0] = 130; }},
+    {"GradientDType", "dk: expected bf16 in a backward on sm_90a, got f32",
+     [](BackwardArgs& a, Options&) { a.dk.values.dtype = DType::kF32; }, ErrorKind::kUnsupported},
+    {"ODType", "o: expected bf16 in a backward on sm_90a, got f32",
+     [](BackwardArgs& a, Options&) { a.o.values.dtype = DType::kF32; }, ErrorKind::kUnsupported},
+    {"Delta", "delta: expected none in a backward on sm_90a, got f32 [2, 5]",
+     [](BackwardArgs& a, Options&) { a.delta = a.lse; }, ErrorKind::kUnsupported},
+    {"DqSeq", "dq_seq: expected none in a backward on sm_90a, got bf16 [5, 2, 64]",
+     [](BackwardArgs& a, Options&) { a.dq_seq = a.o.values; }, ErrorKind::kUnsupported},
+    {"ScoresInBf16", "qk_bf16: expected false in a backward on sm_90a, got true",
+     [](BackwardArgs&, Options& o) { o.qk_bf16 = true; }, ErrorKind::kUnsupported},
+    {"LeakFree", "leak_free: expected false in a backward on sm_90a, got true",
+     [](BackwardArgs&, Options& o) { o.leak_free = true; }, ErrorKind::kUnsupported},
+    {"HalfScores", "half_scores: expected false in a backward on sm_90a, got true",
+     [](BackwardArgs&, Options& o) { o.half_scores = true; }, ErrorKind::kUnsupported},
+    {"DpInBf16", "dp_bf16: expected false on a device, got true",
+     [](BackwardArgs&, Options& o) { o.dp_bf16 = true; }, ErrorKind::kUnsupported},
+    {"Exact", "exact: expected false in a backward, got true",
+     [](BackwardArgs&, Options& o) { o.exact = true; }, ErrorKind::kUnsupported},
+    {"DqAccum", "dq_accum: expected f32 or f16, got bf16",
+     [](BackwardArgs&, Options& o) { o.dq_accum = DType::kBF16; }},
+    {"DqExponent", "dq_exponent: expected -64 to 64, got 65",
+     [](BackwardArgs&, Options& o) { o.dq_exponent = 65; }},
+    {"Overflows", "dq_overflows: expected i64, got f32 [2, 5]",
+     [](BackwardArgs& a, Options&) { a.dq_overflows = a.lse; }},
 };
 
 // What Hopper's kernel takes and Blackwell's does not take yet.
@@ -123,6 +188,9 @@ const Refusal kBlackwellRefusals[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(Arguments, BlackwellRefusals, ::testing::ValuesIn(kBlackwellRefusals),
+                         [](const auto& test) { return test.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(Arguments, GpuBackwardRefusals, ::testing::ValuesIn(kBackwardRefusals),
                          [](const auto& test) { return test.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(Arguments, GpuRefusals, ::testing::ValuesIn(kRefusals),
@@ -150,15 +218,16 @@ TEST(GpuWorkspace, IsChecked) {
             "workspace: expected memory of device 0, got an address that is no device's");
 }
 
-TEST(GpuBackward, IsRefused) {
-  DeviceCall call(small_case());
-  try {
-    attention::backward({}, call.options());
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "device: expected none for attention::backward, got sm_90a");
-  }
+TEST(BlackwellBackward, IsRefused) {
+  CallCase c = small_case();
+  DeviceBackward call(c);
+  const BackwardRefusal refusal{
+      "device",
+      fmt::format("device: expected an architecture that has attention::backward (sm_90a), got {}",
+                  device().arch()),
+      {},
+      ErrorKind::kUnsupported};
+  refusal.expect([&] { attention::backward_workspace_bytes(call.args(), call.options()); });
 }
 
 TEST(GpuDevice, IsOpenedOrNamed) {

@@ -14,40 +14,39 @@ namespace mxfa::sm100::forward {
 namespace {
 
 using core::expect;
-using core::text;
+using core::later;
 
 /// K and V of so many bytes stay in L2 while the tiles of a section read them.
 constexpr std::int64_t kSectionBytes = 48ll << 20;
 
 void check_operand(const device::BlockScaledOperand& x, std::string_view name, int head_dim,
                    ScaleAxis axis) {
-  expect(x.head_dim == head_dim, fmt::format("{}.head_dim", name), text(head_dim),
-         text(x.head_dim));
-  expect(x.axis == axis, fmt::format("{}.axis", name),
+  expect(x.head_dim == head_dim, later("{}.head_dim", name), head_dim, x.head_dim);
+  expect(x.axis == axis, later("{}.axis", name),
          axis == ScaleAxis::kHeadDim ? "head_dim" : "tokens",
          axis == ScaleAxis::kHeadDim ? "tokens" : "head_dim");
-  expect(x.total >= 0 && x.total < (1ll << 30), fmt::format("{}.total", name), "0 .. 2^30 - 1 rows",
-         text(x.total));
-  expect(x.rows != nullptr || x.total == 0, fmt::format("{}.rows", name), "an address", "none");
+  expect(x.total >= 0 && x.total < (1ll << 30), later("{}.total", name), "0 .. 2^30 - 1 rows",
+         x.total);
+  expect(x.rows != nullptr || x.total == 0, later("{}.rows", name), "an address", "none");
   expect(x.token_stride % 16 == 0 && x.head_stride % 16 == 0 && x.token_stride >= 0 &&
              x.head_stride >= 0,
-         fmt::format("{}.token_stride, head_stride", name), "multiples of 16",
-         fmt::format("{}, {}", x.token_stride, x.head_stride));
+         later("{}.token_stride, head_stride", name), "multiples of 16",
+         later("{}, {}", x.token_stride, x.head_stride));
   expect((x.atoms != nullptr || x.total == 0) &&
              reinterpret_cast<std::uintptr_t>(x.atoms) % 16 == 0 && x.head_bytes % 16 == 0,
-         fmt::format("{}.atoms, head_bytes", name), "an address and stride on 16 bytes",
-         fmt::format("{:#x}, {}", reinterpret_cast<std::uintptr_t>(x.atoms), x.head_bytes));
+         later("{}.atoms, head_bytes", name), "an address and stride on 16 bytes",
+         later("{:#x}, {}", reinterpret_cast<std::uintptr_t>(x.atoms), x.head_bytes));
 }
 
 void check_output(const ForwardCall& call) {
   const std::int32_t head_dim = call.q.head_dim;
   const std::int32_t columns = call.columns == 0 ? head_dim : call.columns;
   expect(columns % 8 == 0 && columns > 0 && columns <= head_dim, "columns",
-         fmt::format("a multiple of 8 up to {}", head_dim), text(columns));
+         later("a multiple of 8 up to {}", head_dim), columns);
   expect(call.o_token_stride % 8 == 0 && call.o_head_stride % 8 == 0 && call.o_token_stride >= 0 &&
              call.o_head_stride >= 0,
          "o_token_stride, o_head_stride", "multiples of 8",
-         fmt::format("{}, {}", call.o_token_stride, call.o_head_stride));
+         later("{}, {}", call.o_token_stride, call.o_head_stride));
   expect(call.o != nullptr && reinterpret_cast<std::uintptr_t>(call.o) % 16 == 0, "o",
          "an address on 16 bytes", call.o == nullptr ? "none" : "another");
   expect(call.lse != nullptr, "lse", "an address", "none");
@@ -65,11 +64,10 @@ void check_call(const ForwardCall& call) {
   expect(!call.leak_free || call.p_scale == PScale::kConstant, "p_scale",
          "constant in leak-free form", "block scales");
   expect(call.k.num_heads > 0 && call.q.num_heads % call.k.num_heads == 0, "q.num_heads",
-         fmt::format("a multiple of k.num_heads = {}", call.k.num_heads), text(call.q.num_heads));
-  expect(call.v.num_heads == call.k.num_heads, "v.num_heads", text(call.k.num_heads),
-         text(call.v.num_heads));
+         later("a multiple of k.num_heads = {}", call.k.num_heads), call.q.num_heads);
+  expect(call.v.num_heads == call.k.num_heads, "v.num_heads", call.k.num_heads, call.v.num_heads);
   expect(std::isfinite(call.softmax_scale) && call.softmax_scale > 0, "softmax_scale",
-         "a finite number above 0", fmt::format("{}", call.softmax_scale));
+         "a finite number above 0", later("{}", call.softmax_scale));
   check_output(call);
 }
 
@@ -144,7 +142,8 @@ void plan_jagged(const device::Queue& queue, const ForwardCall& call, ForwardPar
                            .k = call.k.offsets,
                            .broadcast_q = call.broadcast_q,
                            .workspace = call.workspace,
-                           .workspace_bytes = forward_workspace_bytes(params.batch)});
+                           .workspace_bytes = forward_workspace_bytes(params.batch),
+                           .phase = call.phase});
   params.seqlens = work.seqlens;
   params.counter = work.counter;
   params.plan = work.plan;
@@ -180,22 +179,23 @@ void launch(const device::Queue& queue, const ForwardCall& call, std::string_vie
   ForwardParams params = make_params(queue, call);
   params.probe = probe;
   if (!call.broadcast_q) {
-    expect(call.q.offsets.batch == params.batch, "q.offsets.batch", text(params.batch),
-           text(call.q.offsets.batch));
+    expect(call.q.offsets.batch == params.batch, "q.offsets.batch", params.batch,
+           call.q.offsets.batch);
   }
   const bool dense = params.seqlen_q >= 0 && params.seqlen_k >= 0;
   const std::int64_t rows = call.broadcast_q ? call.q.total * params.batch : call.q.total;
   std::int64_t tiles = attention::most_tiles(params.shape, rows, params.batch);
   expect(tiles < (1ll << 31) && rows < (1ll << 30), "q",
-         "fewer than 2^30 rows and 2^31 tiles of 256 rows", fmt::format("{}, {}", rows, tiles));
+         "fewer than 2^30 rows and 2^31 tiles of 256 rows", later("{}, {}", rows, tiles));
   if (params.batch == 0) return;
   if (dense) {
     tiles = std::int64_t{params.batch} * call.q.num_heads * params.shape.m_blocks(params.seqlen_q);
   }
   if (tiles == 0) return;
   if (!dense) plan_jagged(queue, call, params);
+  if (call.phase == device::Phase::kPlan) return;
   driver::LaunchShape shape;
-  const int ctas = queue.device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  const int ctas = queue.device.multiprocessors();
   shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(ctas, tiles));
   shape.block[0] = kThreads;
   shape.dynamic_smem_bytes = smem_bytes(call);

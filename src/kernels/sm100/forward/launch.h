@@ -43,6 +43,7 @@ struct ForwardCall {
   std::int64_t lse_head_stride = 0;
 
   void* workspace = nullptr;  ///< forward_workspace_bytes(), 16-byte aligned; for jagged batches
+  device::Phase phase = device::Phase::kAll;
 };
 
 /// From shapes alone, 8 bytes a sequence.

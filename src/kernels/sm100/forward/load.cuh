@@ -24,8 +24,9 @@ class Loader {
     const std::int32_t cta = static_cast<std::int32_t>(blockIdx.x);
     const std::int32_t ctas = static_cast<std::int32_t>(gridDim.x);
     if (params_.plan.sequences != nullptr) {
-      run(TileScheduler(JaggedOrder(params_.shape, params_.seqlens, params_.batch, params_.plan),
-                        DynamicCounter(cta, ctas, device::WarpFetchAdd{params_.counter}), true));
+      const JaggedOrder order(params_.shape, params_.seqlens, params_.batch, params_.plan);
+      const device::WarpFetchAdd fetch_add{params_.counter, order.size()};
+      run(TileScheduler(order, DynamicCounter(cta, ctas, fetch_add), true));
     } else {
       run(TileScheduler(
           DenseOrder{params_.shape, params_.batch, params_.seqlen_q, params_.seqlen_k},

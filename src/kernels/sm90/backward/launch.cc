@@ -16,14 +16,10 @@ namespace mxfa::sm90::backward {
 namespace {
 
 using core::expect;
-using core::text;
+using core::later;
 using device::AttentionOperand;
 
 constexpr int kRowsThreads = 256;
-
-int multiprocessors(const driver::Device& device) {
-  return device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-}
 
 /// Tiles of 64 rows of a side, at most.
 std::int64_t row_tiles(std::int64_t total, std::int32_t batch) {
@@ -56,53 +52,49 @@ struct Workspace {
     anchors = arena.take<std::int32_t>(anchors_bytes / 4);
     delta = arena.take<float>(heads * call.dout.total);
     records = arena.take<RowRecord>(row_tiles(call.dout.total, call.dout.offsets.batch) * heads);
-    scratch = arena.take<float>(multiprocessors(device) * std::int64_t{2} * kTileN * dim);
+    scratch = arena.take<float>(device.multiprocessors() * std::int64_t{2} * kTileN * dim);
   }
 };
 
 void check_operand(const AttentionOperand& x, std::string_view name, int head_dim, bool transposed,
                    device::TokenOrder order) {
-  expect(x.head_dim == head_dim, fmt::format("{}.head_dim", name), text(head_dim),
-         text(x.head_dim));
+  expect(x.head_dim == head_dim, later("{}.head_dim", name), head_dim, x.head_dim);
   if (x.block_shape != BlockShape::k32xD) {
     throw Error(ErrorKind::kUnsupported, fmt::format("{}.block_shape: expected 32xD, got {}", name,
                                                      block_shape_name(x.block_shape)));
   }
   const bool empty = x.total == 0;
-  expect(x.total >= 0, fmt::format("{}.total", name), "at least 0", text(x.total));
-  expect(empty || x.scales.data != nullptr, fmt::format("{}.scales", name), "an address", "none");
-  expect(empty || x.rows != nullptr, fmt::format("{}.rows", name), "an address", "none");
+  expect(x.total >= 0, later("{}.total", name), "at least 0", x.total);
+  expect(empty || x.scales.data != nullptr, later("{}.scales", name), "an address", "none");
+  expect(empty || x.rows != nullptr, later("{}.rows", name), "an address", "none");
   expect(x.token_stride % 16 == 0 && x.head_stride % 16 == 0 && x.token_stride >= 0,
-         fmt::format("{}.token_stride, head_stride", name), "multiples of 16",
-         fmt::format("{}, {}", x.token_stride, x.head_stride));
+         later("{}.token_stride, head_stride", name), "multiples of 16",
+         later("{}, {}", x.token_stride, x.head_stride));
   if (!transposed) return;
-  expect(empty || x.transposed != nullptr, fmt::format("{}.transposed", name), "an address",
-         "none");
-  expect(x.order == order, fmt::format("{}.order", name),
+  expect(empty || x.transposed != nullptr, later("{}.transposed", name), "an address", "none");
+  expect(x.order == order, later("{}.order", name),
          order == device::TokenOrder::kPi ? "pi" : "sigma", "another");
-  expect(x.pitch % 128 == 0, fmt::format("{}.pitch", name), "a multiple of 128", text(x.pitch));
+  expect(x.pitch % 128 == 0, later("{}.pitch", name), "a multiple of 128", x.pitch);
 }
 
 void check_gradient(const GradientOut& out, std::string_view name) {
   expect(reinterpret_cast<std::uintptr_t>(out.data) % 4 == 0, name, "an address on 4 bytes",
          "another");
   expect(out.token_stride % 2 == 0 && out.head_stride % 2 == 0,
-         fmt::format("{}.token_stride, head_stride", name), "even",
-         fmt::format("{}, {}", out.token_stride, out.head_stride));
+         later("{}.token_stride, head_stride", name), "even",
+         later("{}, {}", out.token_stride, out.head_stride));
 }
 
 void check_heads(const BackwardCall& call) {
   expect(call.k.num_heads > 0 && call.q.num_heads % call.k.num_heads == 0, "q.num_heads",
-         fmt::format("a multiple of k.num_heads = {}", call.k.num_heads), text(call.q.num_heads));
-  expect(call.v.num_heads == call.k.num_heads, "v.num_heads", text(call.k.num_heads),
-         text(call.v.num_heads));
-  expect(call.dout.num_heads == call.q.num_heads, "dout.num_heads", text(call.q.num_heads),
-         text(call.dout.num_heads));
+         later("a multiple of k.num_heads = {}", call.k.num_heads), call.q.num_heads);
+  expect(call.v.num_heads == call.k.num_heads, "v.num_heads", call.k.num_heads, call.v.num_heads);
+  expect(call.dout.num_heads == call.q.num_heads, "dout.num_heads", call.q.num_heads,
+         call.dout.num_heads);
   const std::int32_t batch = call.k.offsets.batch;
-  expect(call.dout.offsets.batch == batch, "dout.offsets.batch", text(batch),
-         text(call.dout.offsets.batch));
+  expect(call.dout.offsets.batch == batch, "dout.offsets.batch", batch, call.dout.offsets.batch);
   expect(call.q.offsets.batch == (call.broadcast_q ? 1 : batch), "q.offsets.batch",
-         text(call.broadcast_q ? 1 : batch), text(call.q.offsets.batch));
+         call.broadcast_q ? 1 : batch, call.q.offsets.batch);
   expect(!call.broadcast_q || (call.q.offsets.dense() && call.dout.offsets.dense()), "q.offsets",
          "one dense sequence where q is broadcast", "cu_seqlens");
 }
@@ -119,13 +111,13 @@ void check_call(const BackwardCall& call) {
   check_operand(call.dout, "dout", head_dim, true, device::TokenOrder::kPi);
   check_heads(call);
   expect(std::isfinite(call.softmax_scale) && call.softmax_scale > 0, "softmax_scale",
-         "a finite number above 0", fmt::format("{}", call.softmax_scale));
+         "a finite number above 0", later("{}", call.softmax_scale));
   const std::int32_t columns = call.columns == 0 ? head_dim : call.columns;
   expect(columns % 8 == 0 && columns > 0 && columns <= head_dim, "columns",
-         fmt::format("a multiple of 8 up to {}", head_dim), text(columns));
+         later("a multiple of 8 up to {}", head_dim), columns);
   expect(call.o != nullptr, "o", "an address", "none");
   expect(call.lse != nullptr, "lse", "an address", "none");
-  expect(std::abs(call.dq_exponent) <= 64, "dq_exponent", "-64 to 64", text(call.dq_exponent));
+  expect(std::abs(call.dq_exponent) <= 64, "dq_exponent", "-64 to 64", call.dq_exponent);
   const attention::Mask& mask = call.mask;
   if (call.deterministic && call.broadcast_q &&
       (mask.causal || mask.window_left >= 0 || mask.window_right >= 0)) {
@@ -153,7 +145,7 @@ void launch_rows(const device::Queue& queue, const char* entry, const Params& pa
   const std::int64_t blocks = mx::ceil_div(works, works_a_block);
   driver::LaunchShape shape;
   shape.grid[0] = static_cast<unsigned>(
-      std::min<std::int64_t>(blocks, std::int64_t{8} * multiprocessors(queue.device)));
+      std::min<std::int64_t>(blocks, std::int64_t{8} * queue.device.multiprocessors()));
   shape.block[0] = kRowsThreads;
   queue.kernels.get("backward_rows", entry).launch(queue.stream, shape, params);
 }
@@ -247,13 +239,13 @@ BackwardParams make_params(const device::Queue& queue, const BackwardCall& call,
 void run_backward(const device::Queue& queue, const BackwardCall& call, const Workspace& memory) {
   const BackwardParams params = make_params(queue, call, memory);
   const std::int64_t q_tiles = params.dq_head_stride * call.q.num_heads;
-  expect(2 * q_tiles < (1ll << 31), "q", "fewer than 2^30 tiles of 64 queries", text(q_tiles));
+  expect(2 * q_tiles < (1ll << 31), "q", "fewer than 2^30 tiles of 64 queries", q_tiles);
   const std::int64_t works = mx::max_tiles(call.k.total, call.k.offsets.batch) * call.k.num_heads;
-  expect(works < (1ll << 31), "k", "fewer than 2^31 tiles of 128 keys", text(works));
+  expect(works < (1ll << 31), "k", "fewer than 2^31 tiles of 128 keys", works);
   if (works == 0) return;
   driver::LaunchShape shape;
   shape.grid[0] =
-      static_cast<unsigned>(std::min<std::int64_t>(multiprocessors(queue.device), works));
+      static_cast<unsigned>(std::min<std::int64_t>(queue.device.multiprocessors(), works));
   shape.block[0] = Config<128, DqSums::kF32>::kThreads;
   const bool wide = call.q.head_dim == 128, f16 = call.dq_sums == DqSums::kF16;
   shape.dynamic_smem_bytes = wide ? smem_bytes<128>(call.dq_sums) : smem_bytes<64>(call.dq_sums);

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "mx/scale_exponent.h"
+
 /// What kernels with wgmma share.
 namespace mxfa::sm90 {
 
@@ -36,8 +38,7 @@ __device__ inline float power_of_two(int exponent) {
   return __int_as_float((clamped + 127) << 23);
 }
 
-/// E8M0 to an exponent. A NaN group has NaN codes, so any exponent serves: the least.
-__device__ inline int scale_exponent(std::uint8_t code) { return code == 0xFF ? -127 : code - 127; }
+using mx::scale_exponent;
 
 /// Barrier `id` of `threads` threads.
 __device__ inline void sync_threads(int id, int threads) {

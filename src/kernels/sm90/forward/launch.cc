@@ -15,7 +15,7 @@ namespace mxfa::sm90::forward {
 namespace {
 
 using core::expect;
-using core::text;
+using core::later;
 
 /// K and V of so many bytes stay in L2 while the tiles of a section read them.
 constexpr std::int64_t kSectionBytes = 24ll << 20;
@@ -25,9 +25,6 @@ using Wide = Config<128, Scores::kF32>;
 /// A divided round gives a CTA at least so many key blocks: fewer cost more than they save.
 constexpr std::int64_t kLeastShare = 4;
 
-int multiprocessors(const driver::Device& device) {
-  return device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-}
 std::int64_t arrivals_bytes(std::int64_t ctas) {
   return mx::ceil_div(ctas * Wide::kConsumers * 4, 256) * 256;
 }
@@ -42,7 +39,7 @@ std::int32_t columns_of(const ForwardCall& call) {
 
 void check_address(const void* address, std::size_t alignment, std::string_view name) {
   expect(address != nullptr && reinterpret_cast<std::uintptr_t>(address) % alignment == 0, name,
-         fmt::format("an address on {} bytes", alignment), address == nullptr ? "none" : "another");
+         later("an address on {} bytes", alignment), address == nullptr ? "none" : "another");
 }
 
 void check_scales(const device::AttentionOperand& x, std::string_view name, BlockShape shape) {
@@ -51,29 +48,27 @@ void check_scales(const device::AttentionOperand& x, std::string_view name, Bloc
                 fmt::format("{}.block_shape: expected {}, got {}", name, block_shape_name(shape),
                             block_shape_name(x.block_shape)));
   }
-  expect(x.scales.data != nullptr || x.total == 0, fmt::format("{}.scales", name), "an address",
-         "none");
+  expect(x.scales.data != nullptr || x.total == 0, later("{}.scales", name), "an address", "none");
 }
 
 void check_rows(const device::AttentionOperand& x, std::string_view name, BlockShape shape) {
   check_scales(x, name, shape);
-  expect(x.rows != nullptr || x.total == 0, fmt::format("{}.rows", name), "an address", "none");
+  expect(x.rows != nullptr || x.total == 0, later("{}.rows", name), "an address", "none");
   expect(x.token_stride % 16 == 0 && x.head_stride % 16 == 0 && x.token_stride >= 0,
-         fmt::format("{}.token_stride, head_stride", name), "multiples of 16",
-         fmt::format("{}, {}", x.token_stride, x.head_stride));
+         later("{}.token_stride, head_stride", name), "multiples of 16",
+         later("{}, {}", x.token_stride, x.head_stride));
 }
 
 void check_bf16_rows(const Bf16Rows& x, std::string_view name) {
   check_address(x.data, 16, name);
   expect(x.token_stride % 8 == 0 && x.head_stride % 8 == 0 && x.token_stride >= 0,
-         fmt::format("{}.token_stride, head_stride", name), "multiples of 8",
-         fmt::format("{}, {}", x.token_stride, x.head_stride));
+         later("{}.token_stride, head_stride", name), "multiples of 8",
+         later("{}, {}", x.token_stride, x.head_stride));
 }
 
 void check_sizes(const device::AttentionOperand& x, std::string_view name, int head_dim) {
-  expect(x.head_dim == head_dim, fmt::format("{}.head_dim", name), text(head_dim),
-         text(x.head_dim));
-  expect(x.total >= 0, fmt::format("{}.total", name), "at least 0", text(x.total));
+  expect(x.head_dim == head_dim, later("{}.head_dim", name), head_dim, x.head_dim);
+  expect(x.total >= 0, later("{}.total", name), "at least 0", x.total);
 }
 
 void check_operands(const ForwardCall& call) {
@@ -89,7 +84,7 @@ void check_operands(const ForwardCall& call) {
   check_scales(call.v, "v", shape);
   expect(call.v.transposed != nullptr || call.v.total == 0, "v.transposed", "an address", "none");
   expect(call.v.order == device::TokenOrder::kPi, "v.order", "pi", "another");
-  expect(call.v.pitch % 128 == 0, "v.pitch", "a multiple of 128", text(call.v.pitch));
+  expect(call.v.pitch % 128 == 0, "v.pitch", "a multiple of 128", call.v.pitch);
   if (bf16_product(call)) {
     check_bf16_rows(call.q_bf16, "q_bf16");
     check_bf16_rows(call.k_bf16, "k_bf16");
@@ -98,9 +93,8 @@ void check_operands(const ForwardCall& call) {
     check_rows(call.k, "k", shape);
   }
   expect(call.k.num_heads > 0 && call.q.num_heads % call.k.num_heads == 0, "q.num_heads",
-         fmt::format("a multiple of k.num_heads = {}", call.k.num_heads), text(call.q.num_heads));
-  expect(call.v.num_heads == call.k.num_heads, "v.num_heads", text(call.k.num_heads),
-         text(call.v.num_heads));
+         later("a multiple of k.num_heads = {}", call.k.num_heads), call.q.num_heads);
+  expect(call.v.num_heads == call.k.num_heads, "v.num_heads", call.k.num_heads, call.v.num_heads);
 }
 
 void check_scores(const ForwardCall& call) {
@@ -114,25 +108,24 @@ void check_scores(const ForwardCall& call) {
     }
     expect(call.q.lowered >= device::kLoweredQ && call.k.lowered >= device::kLoweredK,
            "q.lowered, k.lowered",
-           fmt::format("at least {} and {}, where scores are half", device::kLoweredQ,
-                       device::kLoweredK),
-           fmt::format("{}, {}", call.q.lowered, call.k.lowered));
+           later("at least {} and {}, where scores are half", device::kLoweredQ, device::kLoweredK),
+           later("{}, {}", call.q.lowered, call.k.lowered));
   }
   expect(std::isfinite(call.softmax_scale) && call.softmax_scale > 0, "softmax_scale",
-         "a finite number above 0", fmt::format("{}", call.softmax_scale));
+         "a finite number above 0", later("{}", call.softmax_scale));
 }
 
 void check_outputs(const ForwardCall& call) {
   const std::int32_t columns = columns_of(call);
   expect(columns % 8 == 0 && columns > 0 && columns <= call.q.head_dim, "columns",
-         fmt::format("a multiple of 8 up to {}", call.q.head_dim), text(columns));
+         later("a multiple of 8 up to {}", call.q.head_dim), columns);
   expect(call.lse != nullptr, "lse", "an address", "none");
   const Mxfp8Rows& o = call.o_mxfp8;
   if (o.codes == nullptr) {
     expect(
         call.o_token_stride % 2 == 0 && call.o_head_stride % 2 == 0 && call.o_batch_stride % 2 == 0,
         "o_token_stride, o_head_stride, o_batch_stride", "even",
-        fmt::format("{}, {}, {}", call.o_token_stride, call.o_head_stride, call.o_batch_stride));
+        later("{}, {}, {}", call.o_token_stride, call.o_head_stride, call.o_batch_stride));
     check_address(call.o, 4, "o");
     return;
   }
@@ -140,7 +133,7 @@ void check_outputs(const ForwardCall& call) {
   check_address(o.codes, 2, "o_mxfp8.codes");
   check_address(o.scales, 1, "o_mxfp8.scales");
   expect(o.token_stride % 2 == 0 && o.head_stride % 2 == 0, "o_mxfp8.token_stride, head_stride",
-         "even", fmt::format("{}, {}", o.token_stride, o.head_stride));
+         "even", later("{}, {}", o.token_stride, o.head_stride));
   if (o.block_shape != BlockShape::k1x32 && o.block_shape != BlockShape::k32x32) {
     throw Error(ErrorKind::kUnsupported,
                 fmt::format("o_mxfp8.block_shape: expected 1x32 or 32x32, got {}",
@@ -192,7 +185,8 @@ void plan_jagged(const device::Queue& queue, const ForwardCall& call, ForwardPar
                            .k = call.k.offsets,
                            .broadcast_q = call.broadcast_q,
                            .workspace = call.workspace,
-                           .workspace_bytes = forward_workspace_bytes(queue.device, params.batch)});
+                           .workspace_bytes = forward_workspace_bytes(queue.device, params.batch),
+                           .phase = call.phase});
   params.seqlens = work.seqlens;
   params.counter = work.counter;
   params.plan = work.plan;
@@ -241,7 +235,7 @@ unsigned plan_dense(const device::Queue& queue, const ForwardCall& call, std::in
   const std::int64_t blocks = mx::ceil_div(params.seqlen_k, std::int64_t{Wide::kTileN});
   const bool whole =
       !mask.causal && mask.window_left < 0 && mask.window_right < 0 && !leak_free(call);
-  const std::int64_t limit = multiprocessors(queue.device);
+  const std::int64_t limit = queue.device.multiprocessors();
   const std::int64_t ctas =
       std::min(limit, std::max(tiles, whole ? tiles * blocks / kLeastShare : 0));
   const std::int64_t share = tiles % ctas * blocks / ctas;
@@ -278,7 +272,7 @@ Kernel kernel_of(const ForwardCall& call) {
 std::int64_t forward_workspace_bytes(const driver::Device& device, std::int32_t batch) {
   const std::int64_t plan =
       device::jagged_work_elems(batch) * static_cast<std::int64_t>(sizeof(std::int32_t));
-  const std::int64_t ctas = multiprocessors(device);
+  const std::int64_t ctas = device.multiprocessors();
   return std::max(plan, arrivals_bytes(ctas) + 2 * ctas * Wide::kConsumers * kPartBytes<Wide>);
 }
 
@@ -286,24 +280,26 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
   check_call(call);
   ForwardParams params = make_params(queue, call);
   if (!call.broadcast_q) {
-    expect(call.q.offsets.batch == params.batch, "q.offsets.batch", text(params.batch),
-           text(call.q.offsets.batch));
+    expect(call.q.offsets.batch == params.batch, "q.offsets.batch", params.batch,
+           call.q.offsets.batch);
   }
   const bool dense = params.seqlen_q >= 0 && params.seqlen_k >= 0;
   const std::int64_t rows = call.broadcast_q ? call.q.total * params.batch : call.q.total;
   const std::int64_t tiles = attention::most_tiles(params.shape, rows, params.batch);
-  expect(tiles < (1ll << 31), "q", "fewer than 2^31 tiles of 192 rows", text(tiles));
+  expect(tiles < (1ll << 31), "q", "fewer than 2^31 tiles of 192 rows", tiles);
   if (tiles == 0 || params.batch == 0) return;
   driver::LaunchShape shape;
   if (dense) {
     const std::int64_t all =
         std::int64_t{params.batch} * call.q.num_heads * params.shape.m_blocks(params.seqlen_q);
     if (all == 0) return;
+    if (call.phase == device::Phase::kPlan) return;
     shape.grid[0] = plan_dense(queue, call, all, params);
   } else {
     plan_jagged(queue, call, params);
+    if (call.phase == device::Phase::kPlan) return;
     shape.grid[0] =
-        static_cast<unsigned>(std::min<std::int64_t>(multiprocessors(queue.device), tiles));
+        static_cast<unsigned>(std::min<std::int64_t>(queue.device.multiprocessors(), tiles));
   }
   shape.block[0] = Config<128, Scores::kF32>::kThreads;
   const Kernel kernel = call.q.head_dim == 128 ? kernel_of<128>(call) : kernel_of<64>(call);

@@ -55,6 +55,7 @@ struct ForwardCall {
   /// forward_workspace_bytes() of memory, 16-byte aligned. Needed by jagged batches; without it the
   /// last round of dense ones is not divided among the multiprocessors.
   void* workspace = nullptr;
+  device::Phase phase = device::Phase::kAll;
 };
 
 /// From shapes alone; 26 MB at most beside 8 bytes a sequence.

@@ -13,13 +13,14 @@
 /// The producer role.
 namespace mxfa::sm90::forward {
 
-/// E8M0 to an exponent. A NaN group of Q or K has NaN codes, so any exponent serves: the least.
+/// What a NaN group's scale becomes here: an exponent that no scale has, by which those of V are
+/// told. (Q and K of such a group are NaN themselves.)
 inline constexpr int kNanExponent = -128;
 __device__ inline int exponent(const device::OperandScales& scales, std::int64_t row,
                                std::int32_t head) {
   const std::uint8_t code =
       __ldg(scales.data + row * scales.row_stride + head * scales.head_stride);
-  return code == 0xFF ? kNanExponent : code - 127;
+  return code == mx::kE8M0Nan ? kNanExponent : scale_exponent(code);
 }
 
 /// Exponents of a key block's groups: a lane's is that of its group, kNoAnchor past the end.
@@ -63,9 +64,9 @@ class Producer {
     const std::int32_t cta = static_cast<std::int32_t>(blockIdx.x);
     const std::int32_t ctas = static_cast<std::int32_t>(gridDim.x);
     if (params_.plan.sequences != nullptr) {
-      TileScheduler scheduler(
-          JaggedOrder(params_.shape, params_.seqlens, params_.batch, params_.plan),
-          DynamicCounter(cta, ctas, device::WarpFetchAdd{params_.counter}), true);
+      const JaggedOrder order(params_.shape, params_.seqlens, params_.batch, params_.plan);
+      const device::WarpFetchAdd fetch_add{params_.counter, order.size()};
+      TileScheduler scheduler(order, DynamicCounter(cta, ctas, fetch_add), true);
       load_all([&] { return Work{.tile = scheduler.next()}; });
     } else {
       const DenseOrder order{params_.shape, params_.batch, params_.seqlen_q, params_.seqlen_k};

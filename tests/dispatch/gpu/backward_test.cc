@@ -1,0 +1,152 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "dispatch/gpu/backward_call.h"
+#include "dispatch/gpu/payload.h"
+#include "support/compare.h"
+
+namespace mxfa::testing {
+namespace {
+
+// The CPU rounds the same payloads, from scores that are exact where Hopper's keep 13 bits: now and
+// then a code of P or dS differs.
+constexpr double kSameRecipeDb = 36;
+
+void expect_close_results(const BackwardResults& got, const BackwardResults& want, double limit,
+                          std::int64_t cols, const std::string& label) {
+  const auto check = [&](const std::vector<double>& a, const std::vector<double>& b,
+                         const std::string& name) {
+    EXPECT_TRUE(expect_close(a, b, {.metric = Metric::kSqnrDb, .limit = limit},
+                             {.label = label + ": " + name, .cols = cols}));
+  };
+  check(got.dq, want.dq, "dq");
+  check(got.dk, want.dk, "dk");
+  check(got.dv, want.dv, "dv");
+}
+
+/// dk and dv; dq as well where its sums were made in order.
+void expect_equal(const DeviceBackward::Codes& got, const DeviceBackward::Codes& want,
+                  const std::string& label) {
+  EXPECT_TRUE(bitwise_equal(got.dq, want.dq, {.label = label + ": dq"}));
+  EXPECT_TRUE(bitwise_equal(got.dk, want.dk, {.label = label + ": dk"}));
+  EXPECT_TRUE(bitwise_equal(got.dv, want.dv, {.label = label + ": dv"}));
+}
+
+CallCase jagged() {
+  CallCase c{.cu_seqlens_q = {0, 5, 5, 70},
+             .cu_seqlens_k = {0, 40, 60, 200},
+             .batch = 3,
+             .slack_rows = 3,
+             .slack_rows_k = 2};
+  c.options.causal = true;
+  c.options.deterministic = true;
+  return c;
+}
+CallCase dense() { return {.batch = 2, .seqlen_q = 20, .seqlen_k = 70, .head_dim = 40}; }
+CallCase broadcast() {
+  CallCase c{.cu_seqlens_k = {0, 30, 30, 100}, .batch = 3, .seqlen_q = 17, .num_heads_kv = 2};
+  c.options.broadcast_q = true;
+  return c;
+}
+
+TEST(GpuBackward, AsOnTheCpuAndNearTheTruth) {
+  for (const CallCase& c : {jagged(), dense(), broadcast()}) {
+    const std::string label = c.dense() ? "dense" : c.options.broadcast_q ? "broadcast" : "jagged";
+    DeviceBackward call(c);
+    const BackwardResults got = DeviceBackward::decoded_of(call.run());
+    const BackwardResults cpu = call.run_on_cpu(), truth = call.oracle();
+    expect_close_results(got, cpu, kSameRecipeDb, c.head_dim, label);
+    const auto near = [&](const std::vector<double>& x, const std::vector<double>& by_recipe,
+                          const std::vector<double>& want) {
+      EXPECT_GT(reference::sqnr_db(want, x), reference::sqnr_db(want, by_recipe) - 0.5) << label;
+      EXPECT_GT(reference::sqnr_db(want, x), 18) << label;
+    };
+    near(got.dq, cpu.dq, truth.dq);
+    near(got.dk, cpu.dk, truth.dk);
+    near(got.dv, cpu.dv, truth.dv);
+  }
+}
+
+TEST(GpuBackward, RowsOfNoSequenceAreCleared) {
+  const CallCase c = jagged();
+  DeviceBackward call(c);
+  const DeviceBackward::Codes got = call.run();
+  const auto expect_zeros = [&](const std::vector<std::uint16_t>& x, std::int64_t first) {
+    for (std::size_t i = static_cast<std::size_t>(first * c.head_dim); i < x.size(); ++i) {
+      ASSERT_EQ(x[i], 0) << i;
+    }
+  };
+  expect_zeros(got.dq, c.cu_seqlens_q.back() * c.num_heads);
+  expect_zeros(got.dk, c.cu_seqlens_k.back() * c.num_heads_kv);
+  expect_zeros(got.dv, c.cu_seqlens_k.back() * c.num_heads_kv);
+}
+
+TEST(GpuBackward, PayloadGivesTheSameBits) {
+  const CallCase c = jagged();
+  DeviceBackward call(c);
+  const DeviceBackward::Codes want = call.run();
+  const auto payload = [&](const std::vector<std::uint16_t>& values, std::int64_t total,
+                           std::int64_t heads, const std::vector<std::int32_t>& cu) {
+    return Payload(values, {total, heads, c.head_dim}, cu);
+  };
+  const Payload q = payload(call.forward().values(0), c.total_q(), c.num_heads, c.cu_seqlens_q),
+                k = payload(call.forward().values(1), c.total_k(), c.num_heads_kv, c.cu_seqlens_k),
+                v = payload(call.forward().values(2), c.total_k(), c.num_heads_kv, c.cu_seqlens_k),
+                dout = payload(call.dout_values(), c.total_q(), c.num_heads, c.cu_seqlens_q);
+  const auto use = [](Tensor& x, const Payload& made) { x = made.tensor(x.values.dims()); };
+  use(call.args().q, q);
+  use(call.args().k, k);
+  use(call.args().v, v);
+  use(call.args().dout, dout);
+  call.poison_outputs();
+  expect_equal(call.run(), want, "payload");
+}
+
+TEST(GpuBackward, PreparedOperandsServeManyCalls) {
+  DeviceBackward call(jagged());
+  const DeviceBackward::Codes want = call.run();
+  call.workspace().poison_again();
+  attention::prepare_backward(call.args(), call.options(), call.workspace().bytes());
+  for (int i = 0; i < 2; ++i) {
+    call.poison_outputs();
+    attention::backward_prepared(call.args(), call.options(), call.workspace().bytes());
+    expect_equal(call.codes(), want, "prepared");
+  }
+}
+
+TEST(GpuBackward, WhatIsNotGivenIsNotComputed) {
+  DeviceBackward call(jagged());
+  const DeviceBackward::Codes all = call.run();
+  call.poison_outputs();
+  call.args().dq = {};
+  call.args().dv = {};
+  const DeviceBackward::Codes got = call.run();
+  EXPECT_TRUE(bitwise_equal(got.dk, all.dk, {.label = "dk"}));
+  EXPECT_EQ(std::count(got.dq.begin(), got.dq.end(), 0xFFFF), std::ssize(got.dq));
+  EXPECT_EQ(std::count(got.dv.begin(), got.dv.end(), 0xFFFF), std::ssize(got.dv));
+}
+
+TEST(GpuBackward, HalfSumsCountWhatOverflows) {
+  CallCase c = dense();
+  c.options.dq_accum = DType::kF16;
+  DeviceBackward call(c);
+  const BackwardResults cpu = call.run_on_cpu();
+  const std::vector<std::int64_t> before{5};
+  const DeviceArray<std::int64_t> count(before);
+  call.args().dq_overflows = make_tensor(count.data(), DType::kI64, {1});
+  // Sums of half a dozen terms in half, 66 dB each, behind the recipe's own differences.
+  expect_close_results(DeviceBackward::decoded_of(call.run()), cpu, kSameRecipeDb, c.head_dim,
+                       "half sums");
+  EXPECT_EQ(count.download()[0], 5);
+  call.options().dq_exponent = 40;  // all but zeros
+  const DeviceBackward::Codes got = call.run();
+  const std::int64_t overflows = count.download()[0] - 5;
+  EXPECT_GT(overflows, std::ssize(got.dq) / 2);
+  for (const double value : decoded(got.dq)) {
+    EXPECT_LE(std::abs(value), 65504 * 0x1p-40 * (1 + 0x1p-8));
+  }
+}
+
+}  // namespace
+}  // namespace mxfa::testing
