@@ -59,11 +59,16 @@ __device__ inline std::uint32_t half2_exp2(std::uint32_t x) {
       : "r"(x));
   return d;
 }
+/// A move of halves, which the instruction that uses it reads in place; a prmt stays one.
 __device__ inline std::uint32_t half2_broadcast_low(std::uint32_t x) {
-  return __byte_perm(x, x, 0x1010);
+  std::uint32_t d;
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nmov.b32 %0, {l, l};\n}" : "=r"(d) : "r"(x));
+  return d;
 }
 __device__ inline std::uint32_t half2_broadcast_high(std::uint32_t x) {
-  return __byte_perm(x, x, 0x3232);
+  std::uint32_t d;
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nmov.b32 %0, {h, h};\n}" : "=r"(d) : "r"(x));
+  return d;
 }
 
 /// 2^x, results below the normal range flushed to 0.

@@ -58,10 +58,18 @@ struct Config {
   /// Q's fragments of so many steps of 32 columns stay in registers, as far as there is room:
   /// reading Q from shared memory for every block costs 10% (power, and bandwidth).
   static constexpr int kQRegisterSteps = kBf16                     ? 0
-                                         : kTokenScales            ? 1
+                                         : kTokenScales            ? 0
                                          : kHeadDim == 64          ? 2
                                          : kScores == Scores::kF16 ? 4
                                                                    : 2;
+};
+
+/// What factors and folds of a block allow the softmax to do. Most blocks of most tensors are
+/// uniform, which saves 4 to 7% of all instructions.
+enum class Packing : std::int32_t {
+  kNone,     ///< kF16: too large or too small for half, widened to FP32
+  kGroups,   ///< a factor and a fold for each group
+  kUniform,  ///< one factor for all groups of keys, folds are 0
 };
 
 /// Scales of one key block as the softmax takes them, made by the producer. kF32 holds floats, kF16
@@ -74,18 +82,25 @@ struct alignas(16) StageScales {
   std::uint32_t unfold[Config::kKGroups];  ///< 2^-fold
   /// Largest exponent of V up to this block, + kNanGroupUnit * (bits of groups of V that are NaN).
   std::int32_t anchor;
-  std::int32_t packable;  ///< kF16: factors and folds fit the packed path
+  Packing packing;
 };
 
 /// The same where every token has scales: floats, and bits of tokens whose V is NaN.
 template <class Config>
 struct alignas(16) StageScales<Config, true> {
-  float key[Config::kTileN];     ///< 2^(K's exponent)
-  float value[Config::kTileN];   ///< V's exponent, at least kLeastValue
+  /// Of two tokens, which one load brings.
+  struct alignas(16) Pair {
+    float key[2];    ///< 2^(K's exponent)
+    float value[2];  ///< V's exponent, at least kLeastValue, - kTokenAnchor
+  };
+  Pair pair[Config::kTileN / 2];
   float unfold[Config::kTileN];  ///< 2^-value
   std::uint32_t nan_tokens[Config::kTileN / 32];
-  std::int32_t anchor;  ///< 0, + kNanGroupUnit where a token of V is NaN
+  std::int32_t anchor;  ///< kTokenAnchor, + kNanGroupUnit where a token of V is NaN
 };
+/// Of every block, so that no token's numbers depend on others. Low, so that maxima are positive
+/// where V is of size 1: then they are found by bits.
+inline constexpr int kTokenAnchor = -16;
 /// V's exponents of tokens are at least this: the row sum takes P' * 2^-v.
 inline constexpr int kLeastValue = -64;
 
@@ -105,14 +120,18 @@ struct BlockRange {
   std::int32_t full_begin = 0, full_end = 0;
 };
 
-/// One tile as the consumers see it.
+/// One tile as consumers and the producer of keys see it.
 struct TileRecord {
   std::int64_t o_begin = 0;   ///< first row of the sequence in lse
   std::int64_t o_offset = 0;  ///< of the sequence in o, elements
   std::int64_t o_group = 0;   ///< first group of 32 rows of the sequence in o
+  std::int64_t k_group = 0;   ///< first scale group of the sequence in K and V
+  std::int32_t k_begin = 0;   ///< first row of the sequence in K
+  std::int32_t v_column = 0;  ///< first column of the sequence in V^T
   std::int32_t seqlen_q = 0;
   std::int32_t seqlen_k = 0;
   std::int32_t head = 0;
+  std::int32_t head_kv = 0;
   std::int32_t m_block = 0;
   std::int32_t n_begin = 0;
   std::int32_t n_end = 0;  ///< n_begin: no row sees a key
@@ -139,12 +158,13 @@ struct SmemPlan {
   StageScales<Config> scales[Config::kStages];
   TileRecord tile[Config::kQBuffers];
   BlockRange blocks[Config::kQBuffers][Config::kConsumers];
+  std::int32_t q_exponent[Config::kQBuffers][Config::kQGroups];  ///< kGroupScales: of rows' groups
   /// kTokenScales: softmax_scale * log2(e) * 2^(exponent of the row).
   float q_factor[Config::kQBuffers][Config::kTokenScales ? Config::kTileM : 1];
   /// O in MXFP8: largest magnitudes of a warp's 16 rows and 32 columns.
   float o_amax[Config::kConsumers][4][Config::kHeadDim / 32];
   std::uint64_t q_full[Config::kQBuffers];   ///< producer's lanes + bytes: Q and the tile's record
-  std::uint64_t q_empty[Config::kQBuffers];  ///< every consumer thread
+  std::uint64_t q_empty[Config::kQBuffers];  ///< every consumer thread, lanes of keys' producer
   std::uint64_t full[Config::kStages];       ///< producer's lanes + bytes: K, V^T, their scales
   std::uint64_t empty[Config::kStages];      ///< every consumer thread
   std::uint64_t patched;                     ///< bytes of a stage that has NaN in V

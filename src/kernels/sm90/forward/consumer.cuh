@@ -24,6 +24,8 @@ class Consumer {
         smem_(smem),
         part_(uniform(warpgroup)),
         base_(static_cast<std::uint32_t>(uniform(static_cast<int>(shared_address(&smem))))),
+        k_word_(uniform(static_cast<int>(tile_word(at(offsetof(Plan, k), 0, 0))))),
+        v_word_(uniform(static_cast<int>(tile_word(at(offsetof(Plan, v), 0, 0))))),
         warp_(threadIdx.x / 32 % 4),
         lane_(threadIdx.x % 32) {}
 
@@ -56,6 +58,7 @@ class Consumer {
     blocks = {uniform(blocks.begin), uniform(blocks.end), uniform(blocks.full_begin),
               uniform(blocks.full_end)};
     typename Rows::State rows;
+    if constexpr (Config::kTokenScales) rows.keeps_top = params_.row_max != nullptr;
     float o[Config::kHeadDim / 2];
 #pragma unroll
     for (float& value : o) value = 0.0f;
@@ -135,7 +138,7 @@ class Consumer {
   /// Issues S of the stage's keys.
   __device__ void multiply_keys(const QOperand<Config>& q, typename Rows::Fragment& s) const {
     ptx::wgmma_fence();
-    issue_scores<Config>(s, q, at(offsetof(Plan, k), stage_, sizeof(smem_.k[0])));
+    issue_scores<Config>(s, q, k_word_ + stage_ * (sizeof(smem_.k[0]) / 16));
   }
 
   /// Waits for S and makes P of it.
@@ -150,10 +153,13 @@ class Consumer {
     fence_registers(s);
     const bool partial = n_block < blocks.full_begin || n_block >= blocks.full_end;
     if (__builtin_expect(partial || anchor != rows.anchor, 0)) {
+      const int nan_groups = (anchor + kNanGroupUnit / 2) / kNanGroupUnit;
       VisibleColumns visible[2];
-      visible_columns(tile, n_block, visible);
+      if (partial || nan_groups != 0) visible_columns(tile, n_block, visible);
       if (partial) Rows::hide(s, visible);
-      move_anchor(anchor, visible, rows, o);
+      if (anchor != rows.anchor) {
+        move_anchor(anchor - nan_groups * kNanGroupUnit, nan_groups, visible, rows, o);
+      }
     }
     Rows::run(scales, rows, s, p, rescale);
   }
@@ -173,10 +179,8 @@ class Consumer {
 
   /// A larger exponent of V came: O so far is worth less in its unit. Or a group of V is NaN: its
   /// payload has been replaced by zeros, so that it reaches the rows that see it and no others.
-  __device__ void move_anchor(int code, const VisibleColumns (&visible)[2],
+  __device__ void move_anchor(int anchor, int nan_groups, const VisibleColumns (&visible)[2],
                               typename Rows::State& rows, float (&o)[Config::kHeadDim / 2]) const {
-    const int nan_groups = (code + kNanGroupUnit / 2) / kNanGroupUnit;
-    const int anchor = code - nan_groups * kNanGroupUnit;
     float factor[2];
     factor[0] = factor[1] = ptx::exp2_approx(static_cast<float>(rows.anchor - anchor));
     rows.anchor = anchor;
@@ -212,7 +216,7 @@ class Consumer {
   __device__ void multiply_values(const std::uint32_t (&p)[Config::kTileN / 8],
                                   const float (&rescale)[2], float (&o)[Config::kHeadDim / 2],
                                   float (&fresh)[kFresh]) const {
-    const std::uint32_t v = at(offsetof(Plan, v), stage_, sizeof(smem_.v[0]));
+    const std::uint32_t v = v_word_ + stage_ * (sizeof(smem_.v[0]) / 16);
     if constexpr (kLastHalf == 0) {
       ptx::wgmma_fence();
       issue_values<Config>(fresh, p, v);
@@ -224,7 +228,7 @@ class Consumer {
       fence_registers(first);
       promote<0, kEarly0>(0, first, rescale, o);
       ptx::wgmma_fence();
-      issue_values<Config>(fresh, p, v + Config::kValueColumns * Config::kTileN);
+      issue_values<Config>(fresh, p, v + Config::kValueColumns * Config::kTileN / 16);
       promote<kEarly0, kFresh>(0, first, rescale, o);
     }
   }
@@ -243,6 +247,7 @@ class Consumer {
   Plan& smem_;
   int part_;
   std::uint32_t base_;
+  std::uint32_t k_word_, v_word_;  ///< of the first stage's descriptors
   int warp_;
   int lane_;
   int stage_ = 0;

@@ -2,6 +2,7 @@
 
 #include "kernels/sm90/forward/consumer.cuh"
 #include "kernels/sm90/forward/load.cuh"
+#include "kernels/sm90/forward/tiles.cuh"
 
 namespace mxfa::sm90::forward {
 
@@ -15,7 +16,7 @@ __device__ inline void forward(const ForwardParams& params) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < Config::kQBuffers; ++i) {
       cuda::ptx::mbarrier_init(&smem.q_full[i], 32);
-      cuda::ptx::mbarrier_init(&smem.q_empty[i], kConsumerThreads);
+      cuda::ptx::mbarrier_init(&smem.q_empty[i], kConsumerThreads + 32);
     }
     for (int i = 0; i < Config::kStages; ++i) {
       cuda::ptx::mbarrier_init(&smem.full[i], 32);
@@ -28,7 +29,11 @@ __device__ inline void forward(const ForwardParams& params) {
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Config::kProducerRegisters));
-    if (threadIdx.x < 32) Producer<Config>(params, smem).run();
+    if (threadIdx.x < 32) {
+      TileProducer<Config>(params, smem).run();
+    } else if (threadIdx.x < 64) {
+      KeyProducer<Config>(params, smem).run();
+    }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Config::kConsumerRegisters));
     Consumer<Config>(params, smem, warpgroup - 1).run();

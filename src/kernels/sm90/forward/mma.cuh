@@ -12,9 +12,9 @@ namespace mxfa::sm90::forward {
 template <class Config>
 struct QOperand {
   std::uint32_t fragments[Config::kQRegisterSteps == 0 ? 1 : 4 * Config::kQRegisterSteps];
-  std::uint32_t rows;
+  std::uint32_t word;  ///< of the rows' descriptor
 
-  __device__ QOperand(std::uint32_t address, int warp, int lane) : rows(address) {
+  __device__ QOperand(std::uint32_t rows, int warp, int lane) : word(tile_word(rows)) {
     constexpr int kRowBytes = Config::kQkPartBytes;
     const int row = lane % 16;
     const int turn = kRowBytes == 128 ? row % 8 : row / 2 % 4;  // of the swizzle
@@ -28,13 +28,13 @@ struct QOperand {
     }
   }
 
-  /// A step of Q K^T; `k` is where the block's keys lie.
+  /// A step of Q K^T; `k` is the word of the keys' descriptor.
   template <class Fragment>
   __device__ void multiply(Fragment& scores, int step, std::uint32_t k) const {
     constexpr int kRowBytes = Config::kQkPartBytes, kSteps = kRowBytes / 32;
     const int part = step / kSteps, in_part = 2 * (step % kSteps);
     const std::uint64_t b =
-        tile_descriptor<kRowBytes>(k + part * Config::kTileN * kRowBytes) + in_part;
+        tile_descriptor_of<kRowBytes>(k + part * Config::kTileN * kRowBytes / 16) + in_part;
     if (step < Config::kQRegisterSteps) {
       const std::uint32_t* const a = fragments + 4 * step;
       if (step == 0) {
@@ -44,9 +44,14 @@ struct QOperand {
       }
       return;
     }
-    const std::uint64_t a = tile_descriptor<kRowBytes>(rows + part * 64 * kRowBytes) + in_part;
+    const std::uint64_t a =
+        tile_descriptor_of<kRowBytes>(word + part * 64 * kRowBytes / 16) + in_part;
     if constexpr (!Config::kBf16) {
-      ptx::WgmmaSs<Config::kTileN>::run(scores, a, b, true);
+      if (step == 0) {
+        ptx::WgmmaSs<Config::kTileN>::start(scores, a, b);
+      } else {
+        ptx::WgmmaSs<Config::kTileN>::run(scores, a, b, true);
+      }
     } else if (step == 0) {
       ptx::WgmmaBf16Ss::start(scores, a, b);
     } else {
@@ -63,11 +68,11 @@ __device__ inline void issue_scores(Fragment& scores, const QOperand<Config>& q,
   ptx::wgmma_commit();
 }
 
-/// out = P V of kValueColumns columns, V^T's rows from `v` on.
+/// out = P V of kValueColumns columns; `v` is the word of the descriptor of V^T's rows.
 template <class Config>
 __device__ inline void issue_values(float (&out)[Config::kValueColumns / 2],
                                     const std::uint32_t (&p)[Config::kTileN / 8], std::uint32_t v) {
-  const std::uint64_t b = tile_descriptor<Config::kTileN>(v);
+  const std::uint64_t b = tile_descriptor_of<Config::kTileN>(v);
   ptx::WgmmaRs<Config::kValueColumns>::start(out, p, b);
 #pragma unroll
   for (int step = 1; step < Config::kTileN / 32; ++step) {

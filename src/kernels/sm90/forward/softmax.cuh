@@ -70,20 +70,18 @@ class Softmax<Config, Scores::kF32, false> {
   using Fragment = float[Config::kTileN / 2];
   using State = RowState;
 
-  /// A block's factors are read while the scores are computed; the rest where it is used, for want
-  /// of registers.
+  /// What the usual block needs is read while the scores are computed.
   struct Scales {
     const StageScales<Config>& stage;
-    float factor[Config::kKGroups];
+    int q_group;
+    float factor;  ///< of the first group
+    bool uniform;
 
     __device__ Scales(const StageScales<Config>& source, const float*, int warp_row)
-        : stage(source) {
-      const int q_group = warp_row / kScaleGroup;
-#pragma unroll
-      for (int g = 0; g < Config::kKGroups; ++g) {
-        factor[g] = __uint_as_float(source.factor[q_group][g]);
-      }
-    }
+        : stage(source),
+          q_group(warp_row / kScaleGroup),
+          factor(__uint_as_float(source.factor[q_group][0])),
+          uniform(source.packing == Packing::kUniform) {}
   };
 
   __device__ static void hide(Fragment& s, const VisibleColumns (&visible)[2]) {
@@ -93,45 +91,88 @@ class Softmax<Config, Scores::kF32, false> {
 
   __device__ static void run(const Scales& scales, RowState& rows, Fragment& s,
                              std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
+    if (__builtin_expect(scales.uniform, 1)) {
+      run(UniformFactors{scales.factor}, rows, s, p, rescale);
+    } else {
+      run(GroupFactors{scales.stage, scales.q_group}, rows, s, p, rescale);
+    }
+  }
+
+ private:
+  /// As of half scores: one factor, no folds.
+  struct UniformFactors {
+    static constexpr int kGroups = 1;
+    float all;
+
+    __device__ float factor(int) const { return all; }
+    __device__ float folded(float base, int) const { return base; }
+    __device__ float add(float part, float sum, int) const { return part + sum; }
+  };
+  /// Read where they are used, for want of registers.
+  struct GroupFactors {
+    static constexpr int kGroups = Config::kKGroups;
+    const StageScales<Config>& stage;
+    int q_group;
+
+    __device__ float factor(int g) const { return __uint_as_float(stage.factor[q_group][g]); }
+    __device__ float folded(float base, int g) const {
+      return base + __uint_as_float(stage.fold[g]);
+    }
+    __device__ float add(float part, float sum, int g) const {
+      return fmaf(part, __uint_as_float(stage.unfold[g]), sum);
+    }
+  };
+
+  template <class Factors>
+  __device__ static void run(const Factors& factors, RowState& rows, Fragment& s,
+                             std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
+    constexpr int kScores = Config::kTileN / 2 / Factors::kGroups;  // of a group
     float maximum[2];
-    find_maxima(scales, s, maximum);
+    find_maxima(factors, s, maximum);
     raise_bases(rows, maximum, rescale);
     float sum[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int g = 0; g < Config::kKGroups; ++g) {
-      float* const e = s + 16 * g;
-      const float fold = __uint_as_float(scales.stage.fold[g]);
-      const float base[2] = {rows.base[0] + fold, rows.base[1] + fold};
+    for (int g = 0; g < Factors::kGroups; ++g) {
+      const float factor = factors.factor(g);
+      const float base[2] = {factors.folded(rows.base[0], g), factors.folded(rows.base[1], g)};
       float part[2] = {0.0f, 0.0f};
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const int h = (i >> 1) & 1;
-        e[i] = ptx::exp2_approx(fmaf(e[i], scales.factor[g], base[h]));
-        part[h] += e[i];
+      for (int j = 0; j < kScores; j += 8) {
+        float* const e = s + kScores * g + j;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const int h = (i >> 1) & 1;
+          e[i] = ptx::exp2_approx(fmaf(e[i], factor, base[h]));
+          part[h] += e[i];
+        }
+        payload_of(e, p + (kScores * g + j) / 4);
       }
-      const float unfold = __uint_as_float(scales.stage.unfold[g]);
-      sum[0] = fmaf(part[0], unfold, sum[0]);
-      sum[1] = fmaf(part[1], unfold, sum[1]);
-      payload_of(e, p + 4 * g);
-      payload_of(e + 8, p + 4 * g + 2);
+      sum[0] = factors.add(part[0], sum[0], g);
+      sum[1] = factors.add(part[1], sum[1], g);
     }
     rows.sum[0] = fmaf(rows.sum[0], rescale[0], sum[0]);
     rows.sum[1] = fmaf(rows.sum[1], rescale[1], sum[1]);
   }
 
- private:
   /// Three-input integer maxima cost half of FP32 ones. Where a row's maximum is not positive they
   /// mislead, and the warp takes the plain way.
-  __device__ static void find_maxima(const Scales& scales, const Fragment& s, float (&maximum)[2]) {
+  template <class Factors>
+  __device__ static void find_maxima(const Factors& factors, const Fragment& s,
+                                     float (&maximum)[2]) {
+    constexpr int kScores = Config::kTileN / 2 / Factors::kGroups;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       maximum[h] = -INFINITY;
 #pragma unroll
-      for (int g = 0; g < Config::kKGroups; ++g) {
-        const float* const e = s + 16 * g + 2 * h;
-        const float first = positive_max(positive_max(e[0], e[1], e[4]), e[5], e[8]);
-        const float all = positive_max(positive_max(first, e[9], e[12]), e[13], e[13]);
-        maximum[h] = fmaxf(maximum[h], all * scales.factor[g]);
+      for (int g = 0; g < Factors::kGroups; ++g) {
+        const float* const e = s + kScores * g + 2 * h;
+        float most[2] = {e[0], e[4]};  // two chains
+#pragma unroll
+        for (int i = 0; i < kScores; i += 4) {
+          float& chain = most[(i >> 2) & 1];
+          chain = positive_max(chain, e[i], e[i + 1]);
+        }
+        maximum[h] = fmaxf(maximum[h], positive_max(most[0], most[1], most[1]) * factors.factor(g));
       }
       maximum[h] = quad_max(maximum[h]);
     }
@@ -141,7 +182,7 @@ class Softmax<Config, Scores::kF32, false> {
       maximum[h] = -INFINITY;
 #pragma unroll
       for (int i = 0; i < Config::kTileN / 2; ++i) {
-        if (((i >> 1) & 1) == h) maximum[h] = fmaxf(maximum[h], s[i] * scales.factor[i / 16]);
+        if (((i >> 1) & 1) == h) maximum[h] = fmaxf(maximum[h], s[i] * factors.factor(i / kScores));
       }
       maximum[h] = quad_max(maximum[h]);
     }
@@ -157,20 +198,17 @@ class Softmax<Config, Scores::kF16, false> {
   using Fragment = std::uint32_t[Config::kTileN / 4];
   using State = RowState;
 
+  /// What the usual block needs is read while the scores are computed.
   struct Scales {
-    std::uint32_t factor[Config::kKGroups];
-    std::uint32_t fold[Config::kKGroups];
-    std::uint32_t unfold[Config::kKGroups];
-    bool packable;
+    const StageScales<Config>& stage;
+    std::uint32_t factors[Config::kKGroups];
+    Packing packing;
 
-    __device__ Scales(const StageScales<Config>& stage, const float*, int warp_row)
-        : packable(stage.packable != 0) {
-      const int q_group = warp_row / kScaleGroup;
+    __device__ Scales(const StageScales<Config>& source, const float*, int warp_row)
+        : stage(source), packing(source.packing) {
 #pragma unroll
       for (int g = 0; g < Config::kKGroups; ++g) {
-        factor[g] = stage.factor[q_group][g];
-        fold[g] = stage.fold[g];
-        unfold[g] = stage.unfold[g];
+        factors[g] = source.factor[warp_row / kScaleGroup][g];
       }
     }
   };
@@ -187,18 +225,20 @@ class Softmax<Config, Scores::kF16, false> {
 
   __device__ static void run(const Scales& scales, RowState& rows, Fragment& s,
                              std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
-    const std::uint32_t bases = packed_bases(scales, rows, s);
+    const bool uniform = scales.packing == Packing::kUniform;
+    const UniformFactors one{scales.factors[0]};
+    const GroupFactors groups{scales.factors, scales.stage};
+    // All that decides comes first: a path that gave up would keep scores and payload apart.
+    const std::uint32_t bases =
+        __builtin_expect(uniform, 1) ? packed_bases(one, rows, s) : packed_bases(groups, rows, s);
     const std::uint32_t largest = __vmaxu2(bases & 0x7FFF7FFFu, kEight);
-    if (__builtin_expect(__all_sync(~0u, scales.packable && largest == kEight), 1)) {
-      const float base[2] = {ptx::half2_low(bases), ptx::half2_high(bases)};
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        rescale[h] = ptx::exp2_approx(base[h] - rows.base[h]);
-        rows.base[h] = base[h];
-      }
-      run_packed(scales, bases, rows, s, p, rescale);
+    const bool packed = __all_sync(~0u, scales.packing != Packing::kNone && largest == kEight);
+    if (__builtin_expect(packed && uniform, 1)) {
+      run_packed(one, bases, rows, s, p, rescale);
+    } else if (packed) {
+      run_packed(groups, bases, rows, s, p, rescale);
     } else {
-      run_wide(scales, rows, s, p, rescale);
+      run_wide(groups, rows, s, p, rescale);
     }
   }
 
@@ -206,51 +246,108 @@ class Softmax<Config, Scores::kF16, false> {
   static constexpr std::uint32_t kMinusInfinity = 0xFC00;
   static constexpr std::uint32_t kEight = 0x48004800;
 
+  /// Of a block whose groups share one factor, and whose V has the anchor's exponent.
+  struct UniformFactors {
+    std::uint32_t all;
+
+    __device__ std::uint32_t factor(int) const { return all; }
+    __device__ std::uint32_t folded(std::uint32_t bases, int) const { return bases; }
+    __device__ std::uint32_t add(std::uint32_t part, std::uint32_t sum, int) const {
+      return ptx::half2_add(part, sum);
+    }
+    /// 8 - the largest score of each row among the thread's.
+    __device__ std::uint32_t bases(const Fragment& s) const {
+      std::uint32_t row[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        std::uint32_t group[Config::kKGroups];
+#pragma unroll
+        for (int g = 0; g < Config::kKGroups; ++g) group[g] = group_max(s, g, h);
+        row[h] = max_of(group);
+      }
+      return ptx::half2_fma(both_rows(row), all ^ 0x80008000u, kEight);
+    }
+  };
+  struct GroupFactors {
+    const std::uint32_t (&factors)[Config::kKGroups];
+    const StageScales<Config>& stage;
+
+    __device__ std::uint32_t factor(int g) const { return factors[g]; }
+    __device__ std::uint32_t folded(std::uint32_t bases, int g) const {
+      return ptx::half2_add(bases, stage.fold[g]);
+    }
+    __device__ std::uint32_t add(std::uint32_t part, std::uint32_t sum, int g) const {
+      return ptx::half2_fma(part, stage.unfold[g], sum);
+    }
+    __device__ std::uint32_t bases(const Fragment& s) const {
+      std::uint32_t row[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        std::uint32_t group[Config::kKGroups];
+#pragma unroll
+        for (int g = 0; g < Config::kKGroups; ++g) {
+          group[g] = ptx::half2_mul(group_max(s, g, h), factors[g]);
+        }
+        row[h] = max_of(group);
+      }
+      return ptx::half2_add(kEight, both_rows(row) ^ 0x80008000u);
+    }
+  };
+
   /// Maximum of a thread's eight scores of one row and group, in pairs.
   __device__ static std::uint32_t group_max(const Fragment& s, int g, int h) {
     const std::uint32_t* const e = s + 8 * g + h;
     return ptx::half2_max(ptx::half2_max(ptx::half2_max(e[0], e[2]), e[4]), e[6]);
   }
 
-  /// min(base, 8 - maximum) of both rows, rounded to half.
-  __device__ static std::uint32_t packed_bases(const Scales& scales, const RowState& rows,
-                                               const Fragment& s) {
-    std::uint32_t row[2];
+  template <int kCount>
+  __device__ static std::uint32_t max_of(const std::uint32_t (&values)[kCount]) {
+    std::uint32_t most = values[0];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      row[h] = ptx::half2_mul(group_max(s, 0, h), scales.factor[0]);
-#pragma unroll
-      for (int g = 1; g < Config::kKGroups; ++g) {
-        row[h] = ptx::half2_max(row[h], ptx::half2_mul(group_max(s, g, h), scales.factor[g]));
-      }
-    }
-    std::uint32_t both =
-        ptx::half2_max(__byte_perm(row[0], row[1], 0x5410), __byte_perm(row[0], row[1], 0x7632));
-    both = ptx::half2_max(both, __shfl_xor_sync(~0u, both, 1));
-    both = ptx::half2_max(both, __shfl_xor_sync(~0u, both, 2));
-    return ptx::half2_min(ptx::half2_add(kEight, both ^ 0x80008000u),
-                          ptx::half2_pack(rows.base[0], rows.base[1]));
+    for (int i = 1; i < kCount; ++i) most = ptx::half2_max(most, values[i]);
+    return most;
+  }
+  /// Maxima of two rows in pairs of columns as a pair of rows.
+  __device__ static std::uint32_t both_rows(const std::uint32_t (&row)[2]) {
+    return ptx::half2_max(__byte_perm(row[0], row[1], 0x5410), __byte_perm(row[0], row[1], 0x7632));
   }
 
-  __device__ static void run_packed(const Scales& scales, std::uint32_t bases, RowState& rows,
+  /// min(base, 8 - maximum) of both rows, rounded to half.
+  template <class Factors>
+  __device__ static std::uint32_t packed_bases(const Factors& factors, const RowState& rows,
+                                               const Fragment& s) {
+    std::uint32_t bases = factors.bases(s);
+    bases = ptx::half2_min(bases, __shfl_xor_sync(~0u, bases, 1));
+    bases = ptx::half2_min(bases, __shfl_xor_sync(~0u, bases, 2));
+    return ptx::half2_min(bases, ptx::half2_pack(rows.base[0], rows.base[1]));
+  }
+
+  template <class Factors>
+  __device__ static void run_packed(const Factors& factors, std::uint32_t bases, RowState& rows,
                                     Fragment& s, std::uint32_t (&p)[Config::kTileN / 8],
-                                    const float (&rescale)[2]) {
+                                    float (&rescale)[2]) {
+    const float base[2] = {ptx::half2_low(bases), ptx::half2_high(bases)};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      rescale[h] = ptx::exp2_approx(base[h] - rows.base[h]);
+      rows.base[h] = base[h];
+    }
     std::uint32_t sum[2] = {0, 0};
 #pragma unroll
     for (int g = 0; g < Config::kKGroups; ++g) {
-      const std::uint32_t folded = ptx::half2_add(bases, scales.fold[g]);
-      const std::uint32_t base[2] = {ptx::half2_broadcast_low(folded),
-                                     ptx::half2_broadcast_high(folded)};
+      const std::uint32_t folded = factors.folded(bases, g);
+      const std::uint32_t of_row[2] = {ptx::half2_broadcast_low(folded),
+                                       ptx::half2_broadcast_high(folded)};
       std::uint32_t* const e = s + 8 * g;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        e[i] = ptx::half2_exp2(ptx::half2_fma(e[i], scales.factor[g], base[i & 1]));
+        e[i] = ptx::half2_exp2(ptx::half2_fma(e[i], factors.factor(g), of_row[i & 1]));
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const std::uint32_t part =
             ptx::half2_add(ptx::half2_add(e[h], e[h + 2]), ptx::half2_add(e[h + 4], e[h + 6]));
-        sum[h] = ptx::half2_fma(part, scales.unfold[g], sum[h]);
+        sum[h] = factors.add(part, sum[h], g);
         p[4 * g + h] = ptx::e4m3_from_half2<0>(e[h], e[h + 2]);
         p[4 * g + 2 + h] = ptx::e4m3_from_half2<0>(e[h + 4], e[h + 6]);
       }
@@ -261,7 +358,7 @@ class Softmax<Config, Scores::kF16, false> {
     }
   }
 
-  __device__ static void run_wide(const Scales& scales, RowState& rows, Fragment& s,
+  __device__ static void run_wide(const GroupFactors& factors, RowState& rows, Fragment& s,
                                   std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
     float maximum[2];
 #pragma unroll
@@ -271,7 +368,7 @@ class Softmax<Config, Scores::kF16, false> {
       for (int g = 0; g < Config::kKGroups; ++g) {
         const std::uint32_t most = group_max(s, g, h);
         maximum[h] = fmaxf(maximum[h], fmaxf(ptx::half2_low(most), ptx::half2_high(most)) *
-                                           ptx::half2_low(scales.factor[g]));
+                                           ptx::half2_low(factors.factor(g)));
       }
       maximum[h] = quad_max(maximum[h]);
     }
@@ -279,8 +376,8 @@ class Softmax<Config, Scores::kF16, false> {
     float sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int g = 0; g < Config::kKGroups; ++g) {
-      const float factor = ptx::half2_low(scales.factor[g]);
-      const float fold = ptx::exp2_approx(ptx::half2_low(scales.fold[g]));
+      const float factor = ptx::half2_low(factors.factor(g));
+      const float fold = ptx::exp2_approx(ptx::half2_low(factors.stage.fold[g]));
       const std::uint32_t folds = ptx::half2_pack(fold, fold);
       std::uint32_t* const e = s + 8 * g;
 #pragma unroll

@@ -12,7 +12,8 @@ class Softmax<Config, Scores::kF32, true> {
  public:
   using Fragment = float[Config::kTileN / 2];
   struct State : RowState {
-    float top[2] = {-INFINITY, -INFINITY};  ///< largest visible s
+    float top[2] = {-INFINITY, -INFINITY};  ///< largest visible s, where `keeps_top`
+    bool keeps_top = false;
   };
 
   struct Scales {
@@ -34,13 +35,14 @@ class Softmax<Config, Scores::kF32, true> {
 
   __device__ static void run(const Scales& scales, State& rows, Fragment& s,
                              std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
+    if (rows.keeps_top) raise_tops(scales, s, rows);
     float maximum[2];
-    scale_scores(scales, rows, s, maximum);
+    scale_scores(scales, s, maximum);
     raise_bases(rows, maximum, rescale);
     float sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int j = 0; j < Config::kTileN / 8; ++j) {
-      const float2 unfold = pair_of(scales.stage.unfold, j);
+      const float2 unfold = *reinterpret_cast<const float2*>(scales.stage.unfold + 2 * index(j));
       float* const e = s + 4 * j;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -55,33 +57,52 @@ class Softmax<Config, Scores::kF32, true> {
   }
 
  private:
-  /// Of the thread's columns 8 j + 2 pair and the one beside it.
-  __device__ static float2 pair_of(const float (&values)[Config::kTileN], int j) {
-    const int pair = static_cast<int>(threadIdx.x) % 4;
-    return *reinterpret_cast<const float2*>(values + 8 * j + 2 * pair);
-  }
+  /// Of the pair of columns 8 j + 2 * (lane % 4).
+  __device__ static int index(int j) { return 4 * j + static_cast<int>(threadIdx.x) % 4; }
 
   /// Accumulators to z. The factors of keys are powers of two: one rounding.
-  __device__ static void scale_scores(const Scales& scales, State& rows, Fragment& s,
-                                      float (&maximum)[2]) {
-    float top[2] = {-INFINITY, -INFINITY};
-    maximum[0] = maximum[1] = -INFINITY;
+  __device__ static void scale_scores(const Scales& scales, Fragment& s, float (&maximum)[2]) {
 #pragma unroll
     for (int j = 0; j < Config::kTileN / 8; ++j) {
-      const float2 key = pair_of(scales.stage.key, j), value = pair_of(scales.stage.value, j);
+      const auto pair = scales.stage.pair[index(j)];
+      float* const z = s + 4 * j;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int h = i >> 1;
-        float& z = s[4 * j + i];
-        const float raw = z * ((i & 1) == 0 ? key.x : key.y);
-        z = fmaf(raw, scales.row[h], (i & 1) == 0 ? value.x : value.y);
-        top[h] = fmaxf(top[h], raw);
-        maximum[h] = fmaxf(maximum[h], z);
+        z[i] = fmaf(z[i] * pair.key[i & 1], scales.row[i >> 1], pair.value[i & 1]);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float* const pair_of_row = z + 2 * h;
+        maximum[h] =
+            positive_max(j == 0 ? pair_of_row[0] : maximum[h], pair_of_row[0], pair_of_row[1]);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) maximum[h] = quad_max(maximum[h]);
+    if (__builtin_expect(__all_sync(~0u, maximum[0] > 0.0f && maximum[1] > 0.0f), 1)) return;
+    maximum[0] = maximum[1] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < Config::kTileN / 2; ++i) {
+      float& most = maximum[(i >> 1) & 1];
+      most = fmaxf(most, s[i]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) maximum[h] = quad_max(maximum[h]);
+  }
+
+  /// Before the scores are scaled.
+  __device__ static void raise_tops(const Scales& scales, const Fragment& s, State& rows) {
+    float top[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int j = 0; j < Config::kTileN / 8; ++j) {
+      const auto pair = scales.stage.pair[index(j)];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        top[i >> 1] = fmaxf(top[i >> 1], s[4 * j + i] * pair.key[i & 1]);
       }
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      maximum[h] = quad_max(maximum[h]);
       rows.top[h] = fmaxf(rows.top[h], quad_max(top[h]) * scales.row[h]);
     }
   }
