@@ -92,7 +92,7 @@ void BackwardRun::allocate() {
   out_.ds_dk_exponent =
       Matrix<std::int16_t>(q_blocks, mx::ceil_div(seqlen_k_, warp ? 16 : kScaleBlock));
   out_.ds_dq_exponent =
-      Matrix<std::int16_t>(q_blocks, mx::ceil_div(seqlen_k_, warp ? config_.tile_n : kScaleBlock));
+      Matrix<std::int16_t>(q_blocks, mx::ceil_div(seqlen_k_, warp ? kDqKeys : kScaleBlock));
 }
 
 RecipeBackward BackwardRun::run() {

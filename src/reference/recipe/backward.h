@@ -20,6 +20,9 @@ RowConstants prepass(const Operands& operands, const HeadProblem& problem,
 int dynamic_dq_exponent(const Operands& operands, const HeadProblem& problem,
                         const RecipeConfig& config);
 
+/// Keys that share a scale of kWarp16's payload for dQ.
+inline constexpr std::int64_t kDqKeys = 64;
+
 /// One key tile and the query rows that it works on.
 struct KeyTile {
   std::int64_t key0 = 0;
@@ -62,7 +65,9 @@ class BackwardRun {
   void gradients_bf16(const KeyTile& tile);
   int warp_payload(const KeyTile& tile, std::int64_t row0, std::int64_t group, int exponent,
                    mx::MmaPanel& panel);
-  int dq_payload(const KeyTile& tile, std::int64_t row0, mx::MmaPanel& panel);
+  int dq_payload(const KeyTile& tile, std::int64_t row0, std::int64_t key0, mx::MmaPanel& panel);
+  Matrix<float> dq_of_halves(const KeyTile& tile, const mx::MmaPanel& panel,
+                             Matrix<int>& exponents) const;
   void square_payload(const KeyTile& tile, std::int64_t row0, std::int64_t key0,
                       mx::MmaPanel& for_dk, mx::MmaPanel& for_dq);
   std::uint8_t encode_ds(float value, std::int64_t row, std::int64_t key) const;

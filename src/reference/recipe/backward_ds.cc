@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "mx/block.h"
 #include "mx/convert.h"
@@ -109,39 +110,75 @@ int BackwardRun::warp_payload(const KeyTile& tile, std::int64_t row0, std::int64
   return exponent;
 }
 
-/// dQ's payload of query tile x key tile, K's exponents folded; returns its exponent.
-int BackwardRun::dq_payload(const KeyTile& tile, std::int64_t row0, mx::MmaPanel& panel) {
+/// dQ's payload of query tile x kDqKeys, K's exponents folded; returns its exponent, kNoExponent
+/// where all of it is zero.
+int BackwardRun::dq_payload(const KeyTile& tile, std::int64_t row0, std::int64_t key0,
+                            mx::MmaPanel& panel) {
   const std::int64_t row1 = std::min<std::int64_t>(row0 + config_.backward_tile_m, seqlen_q_);
+  const std::int64_t keys = std::min(kDqKeys, tile.keys - key0);
   const int reference = largest(k_fold_, tile.key0, tile.key0 + tile.keys);
-  std::vector<float> fold(static_cast<std::size_t>(tile.keys));
-  for (std::int64_t j = 0; j < tile.keys; ++j) {
-    fold[j] = power_of_two(k_fold_[tile.key0 + j] - reference);
+  std::vector<float> fold(static_cast<std::size_t>(keys));
+  for (std::int64_t j = 0; j < keys; ++j) {
+    fold[j] = power_of_two(k_fold_[tile.key0 + key0 + j] - reference);
   }
   std::vector<float> values(fold.size());
   std::uint32_t amax_bits = 0;
   for (std::int64_t row = row0; row < row1; ++row) {
-    multiply_row(tile.ds.row(row).data(), fold.data(), values.data(), tile.keys);
-    amax_bits = std::max(amax_bits, mx::max_magnitude(values.data(), tile.keys));
+    multiply_row(tile.ds.row(row).data() + key0, fold.data(), values.data(), keys);
+    amax_bits = std::max(amax_bits, mx::max_magnitude(values.data(), keys));
   }
   const std::uint8_t scale =
       mx::scale_from_amax<mx::E4M3>(mx::bits_float(amax_bits), config_.scale_rule);
-  const int exponent = amax_bits == 0 ? 0 : scale_exponent(scale) + reference;
+  const int exponent = scale_exponent(scale) + reference;
   const float inverse = power_of_two(reference - exponent);
   for (std::int64_t row = row0; row < row1; ++row) {
-    multiply_row(tile.ds.row(row).data(), fold.data(), values.data(), tile.keys);
-    for (std::int64_t j = 0; j < tile.keys; ++j) {
+    multiply_row(tile.ds.row(row).data() + key0, fold.data(), values.data(), keys);
+    for (std::int64_t j = 0; j < keys; ++j) {
       const std::uint8_t code = scale == mx::kE8M0Nan
                                     ? mx::E4M3::kNanCode
-                                    : encode_ds(values[j] * inverse, row, tile.key0 + j);
-      panel.row(row)[j] = mx::decode_e4m3(code);
-      if (config_.keep_intermediates) out_.ds_dq_codes(row, tile.key0 + j) = code;
+                                    : encode_ds(values[j] * inverse, row, tile.key0 + key0 + j);
+      panel.row(row)[key0 + j] = mx::decode_e4m3(code);
+      if (config_.keep_intermediates) out_.ds_dq_codes(row, tile.key0 + key0 + j) = code;
     }
   }
+  const int result = amax_bits == 0 ? kNoExponent : exponent;
   if (config_.keep_intermediates) {
-    out_.ds_dq_exponent(row0 / config_.backward_tile_m, tile.key0 / config_.tile_n) =
-        static_cast<std::int16_t>(exponent);
+    out_.ds_dq_exponent(row0 / config_.backward_tile_m, (tile.key0 + key0) / kDqKeys) =
+        static_cast<std::int16_t>(result);
   }
-  return exponent;
+  return result;
+}
+
+/// One chain of MMAs: the keys of the smallest exponent first, the sum rescaled where it grows.
+/// Leaves in the first column of `exponents` [seqlen_q, parts] what the sums are of.
+Matrix<float> BackwardRun::dq_of_halves(const KeyTile& tile, const mx::MmaPanel& panel,
+                                        Matrix<int>& exponents) const {
+  Matrix<float> acc(seqlen_q_, dim_);
+  for (std::int64_t row0 = tile.row0; row0 < tile.row1; row0 += config_.backward_tile_m) {
+    const std::int64_t row1 = std::min<std::int64_t>(row0 + config_.backward_tile_m, tile.row1);
+    std::vector<std::pair<int, std::int64_t>> parts;
+    for (std::int64_t part = 0; part < exponents.cols; ++part) {
+      parts.emplace_back(exponents(row0, part), part);
+    }
+    std::ranges::stable_sort(parts, {}, &std::pair<int, std::int64_t>::first);
+    int sum = kNoExponent;
+    for (const auto& [exponent, part] : parts) {
+      for (std::int64_t row = row0; row < row1 && sum != kNoExponent && sum != exponent; ++row) {
+        scale_row(acc.row(row).data(), sum - exponent, acc.row(row).data(), dim_);
+      }
+      sum = exponent;
+      mx::tensor_core_gemm(panel, k_,
+                           {.m = row1 - row0,
+                            .n = dim_,
+                            .depth = std::min(kDqKeys, tile.keys - part * kDqKeys),
+                            .a_row = row0,
+                            .a_depth = part * kDqKeys,
+                            .b_depth = tile.key0 + part * kDqKeys},
+                           ds_rule_, acc.row(row0).data(), dim_);
+    }
+    for (std::int64_t row = row0; row < row1; ++row) exponents(row, 0) = sum;
+  }
+  return acc;
 }
 
 void BackwardRun::gradients_warp16(const KeyTile& tile) {
@@ -150,7 +187,7 @@ void BackwardRun::gradients_warp16(const KeyTile& tile) {
   Matrix<float> acc(tile.keys, dim_);
   Matrix<float> sum(tile.keys, dim_);
   mx::MmaPanel for_dq(seqlen_q_, tile.keys);
-  std::vector<int> dq_exponents(static_cast<std::size_t>(seqlen_q_), 0);
+  Matrix<int> dq_exponents(seqlen_q_, mx::ceil_div(tile.keys, kDqKeys));
   const std::int64_t step = config_.backward_tile_m;
   for (std::int64_t row0 = tile.row0; row0 < tile.row1; row0 += step) {
     const std::int64_t row1 = std::min(row0 + step, seqlen_q_);
@@ -175,8 +212,10 @@ void BackwardRun::gradients_warp16(const KeyTile& tile) {
     mx::tensor_core_gemm(for_dk, q_,
                          {.m = tile.keys, .n = dim_, .depth = row1 - row0, .b_depth = row0},
                          ds_rule_, acc.data.data(), dim_);
-    const int exponent = dq_payload(tile, row0, for_dq);
-    std::fill(dq_exponents.begin() + row0, dq_exponents.begin() + row1, exponent);
+    for (std::int64_t part = 0; part < dq_exponents.cols; ++part) {
+      const int exponent = dq_payload(tile, row0, part * kDqKeys, for_dq);
+      for (std::int64_t row = row0; row < row1; ++row) dq_exponents(row, part) = exponent;
+    }
   }
   for (std::int64_t j = 0; j < tile.keys; ++j) {
     for (std::int64_t c = 0; c < dim_; ++c) sum(j, c) += acc(j, c);
@@ -185,7 +224,12 @@ void BackwardRun::gradients_warp16(const KeyTile& tile) {
              exponent == kNoExponent ? 0 : exponent);
   }
   if (ds_rule_ != mx::kExactAccumulator) mx::prepare_aligned(for_dq);
-  add_dq(tile, dq_gemm(tile, for_dq), dq_exponents, softmax_scale_);
+  const Matrix<float> dq = dq_of_halves(tile, for_dq, dq_exponents);
+  std::vector<int> of_rows;
+  for (std::int64_t row = 0; row < seqlen_q_; ++row) {
+    of_rows.push_back(dq_exponents(row, 0) == kNoExponent ? 0 : dq_exponents(row, 0));
+  }
+  add_dq(tile, dq, of_rows, softmax_scale_);
 }
 
 /// One 32 x 32 square, with Q's and K's exponents folded where the MMA cannot apply them. A factor

@@ -54,7 +54,7 @@ enum class PScale : std::uint8_t {
 enum class DsScale : std::uint8_t {
   kSquare32,  ///< 32 x 32 squares: one payload and scale serve dK and dQ (Blackwell)
   kWarp16,    ///< dK: amax of 16 keys x query tile, an exponent that only grows over the query
-              ///< tiles; dQ: its own payload with the amax of query tile x key tile (Hopper)
+              ///< tiles; dQ: its own payload with the amax of query tile x 64 keys (Hopper)
   kTensor,    ///< one FP32 scale amax/448 (kFp8PerTensor)
 };
 
@@ -221,7 +221,7 @@ struct RecipeBackward {
   /// dS payloads. kSquare32: one, dS = code * 2^(exponent - row_fold - col_fold), exponents of
   /// [32 queries, 32 keys]. kWarp16: dK's dS = code * 2^(exponent - row_fold), exponents of
   /// [query tile, 16 keys] as they were when the tile was quantized (-1000: all zero so far); dQ's
-  /// dS = code * 2^(exponent - col_fold), exponents of [query tile, key tile].
+  /// dS = code * 2^(exponent - col_fold), exponents of [query tile, 64 keys] (-1000: all zero).
   Matrix<std::uint8_t> ds_dk_codes;
   Matrix<std::uint8_t> ds_dq_codes;
   Matrix<std::int16_t> ds_dk_exponent;

@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         rows.lane < 16 ? out.bias[rows.lane / 4] : out.minus_delta[rows.lane / 4 - 4];
     padded[16 + rows.lane % 4] = 0.0f;  // the copy engine reads all of it
     for (int g = 0; g < kQGroups; ++g) {
-      const int q_shift = rows.group_exists(g) ? q_exponent[g] - reference : 0;
+      const int q_shift = rows.group_exists(g) ? max(q_exponent[g] - reference, kLeastShift) : 0;
       const int dout = rows.group_exists(g) ? rows.dout_exponent(g) : 0;
       const int fold = max(dout - anchor, kLeastFold);
       float bias = -INFINITY, minus_delta = 0.0f;
@@ -115,9 +115,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       out.bias[pair][2 * j + c] = bias;
       out.minus_delta[pair][2 * j + c] = minus_delta;
       if (rows.lane != 0) continue;
-      out.q_exponent[g] = rows.group_exists(g) ? q_exponent[g] : reference;
-      out.dp_exponent[g] = dout - fold + q_shift;
-      out.dq_exponent[g] = -q_shift;
+      const int q = rows.group_exists(g) ? q_exponent[g] : reference;
+      out.s_factor[g] = ldexpf(params.scale_log2, q);
+      out.dp_factor[g] = power_of_two(dout - fold + q_shift);
+      out.dq_factor[g] = power_of_two(-q_shift);
       out.reference = reference;
       out.anchor = anchor;
     }

@@ -23,12 +23,17 @@ inline constexpr int kKGroups = kTileN / kScaleGroup;
 inline constexpr int kOffset = 8;
 /// Below it a folded payload is 0 either way, and P' must not underflow.
 inline constexpr int kLeastFold = -32;
+/// What differs by more between two groups of 32 queries vanishes in dK's accumulators; beyond it
+/// dS of queries that are all zero would underflow.
+inline constexpr int kLeastShift = -60;
 /// An exponent that is lower than every other.
 inline constexpr int kNoExponent = -1000;
 /// dV leaves the tensor cores' 13-bit accumulators at each multiple of so many queries, dK at rarer
 /// ones: dO of one sign costs dV 7 dB at twice as many, while what dK sums has either sign.
 inline constexpr int kPromoteDvTiles = 512 / kTileM;
 inline constexpr int kPromoteDkTiles = 2048 / kTileM;
+/// Key tiles promote at different times, or all of the device would at once.
+inline constexpr int kPromotePhases = kPromoteDvTiles;
 
 /// Constants of a query tile of one head, made by a pre-pass in the order in which threads take
 /// them: thread `pair` of a quad has the queries 8 j + 2 pair + c at [pair][2 j + c]. Rows of 20 so
@@ -36,34 +41,44 @@ inline constexpr int kPromoteDkTiles = 2048 / kTileM;
 struct alignas(16) RowRecord {
   float bias[4][20];         ///< fold - lse * log2(e); -infinity: the row sees no key or is none
   float minus_delta[4][20];  ///< -delta * 2^(q's exponent - reference - fold)
-  /// Of the two groups of 32 queries.
-  std::int32_t q_exponent[kQGroups];   ///< of Q
-  std::int32_t dp_exponent[kQGroups];  ///< of dO - fold + q's exponent - reference
-  std::int32_t dq_exponent[kQGroups];  ///< reference - q's exponent
-  std::int32_t reference;              ///< the larger exponent of Q
-  std::int32_t anchor;                 ///< dV = 2^anchor * (P' payload)^T * (dO payload)
+  /// Of the two groups of 32 queries: what S^T, dP^T and dS are multiplied by, K's and V's
+  /// exponents left out.
+  float s_factor[kQGroups];   ///< softmax_scale * log2(e) * 2^q's exponent
+  float dp_factor[kQGroups];  ///< 2^(dO's exponent - fold + q's exponent - reference)
+  float dq_factor[kQGroups];  ///< 2^(reference - q's exponent)
+  std::int32_t reference;     ///< the larger exponent of Q
+  std::int32_t anchor;        ///< dV = 2^anchor * (P' payload)^T * (dO payload)
 };
 static_assert(sizeof(RowRecord) == 672);
 
 enum StageFlag : std::uint32_t {
-  kValid = 1,        ///< else there are no more tiles
-  kFreshDv = 2,      ///< dV begins from 0
-  kFreshDk = 4,      ///< dK does
-  kHeadBegins = 8,   ///< dS's exponents begin anew
-  kMasked = 16,      ///< not every query of the tile sees every key of it
-  kPromoteDv = 32,   ///< dV goes to the scratch afterwards
-  kPromoteDk = 64,   ///< dK does
-  kScratchDv = 128,  ///< the scratch holds a sum of dV of these keys
-  kScratchDk = 256,  ///< of dK
-  kStore = 512,      ///< the last tile of these keys
+  kValid = 1,         ///< else there are no more tiles
+  kFreshDv = 2,       ///< dV begins from 0
+  kFreshDk = 4,       ///< dK does
+  kHeadBegins = 8,    ///< dS's exponents begin anew
+  kMasked = 16,       ///< not every query of the tile sees every key of it
+  kPromoteDv = 32,    ///< dV goes to the scratch afterwards (or to be folded, below)
+  kPromoteDk = 64,    ///< dK does
+  kScratchDv = 128,   ///< the scratch holds a sum of dV of these keys
+  kScratchDk = 256,   ///< of dK
+  kStore = 512,       ///< the last tile of these keys
+  kKeysBegin = 1024,  ///< the first
+  kFoldDv = 2048,     ///< what dV has beyond its rounding error goes to shared memory afterwards
+  kFolded = 4096,     ///< some of dV of this head is there
+};
+
+/// Where a tile of dQ goes.
+struct DqRecord {
+  std::int32_t tile;  ///< among all tiles of the dQ sums; below 0: nowhere
+  std::int32_t turn;  ///< how many key tiles add to it before, where the order is fixed
+  std::int32_t last;  ///< none follows
 };
 
 /// A query tile as the consumers see it.
 struct StageRecord {
   std::uint32_t flags;
-  std::int32_t row0;     ///< in its sequence
-  std::int32_t dq_tile;  ///< among all tiles of the dQ sums
-  std::int32_t turn;     ///< how many key tiles add to it before, where the order is fixed
+  std::int32_t row0;  ///< in its sequence
+  DqRecord dq;
 };
 
 /// A key tile as the consumers see it.
@@ -72,19 +87,24 @@ struct KeyRecord {
   std::int32_t key0;     ///< in its sequence
   std::int32_t seqlen_q;
   std::int32_t seqlen_k;
-  std::int32_t head;  ///< of K and V
-  std::int32_t k_exponent[kKGroups];
-  std::int32_t v_exponent[kKGroups];
-  std::int32_t reference;  ///< the largest exponent of K
+  std::int32_t head;           ///< of K and V
+  std::int32_t reference;      ///< the largest exponent of K
+  float k_factor[kKGroups];    ///< 2^K's exponent, of groups of 32 keys
+  float v_factor[kKGroups];    ///< 2^V's
+  float k_relative[kKGroups];  ///< 2^(K's - reference)
 };
 
-/// What a warp stages of a gradient on its way out: 16 rows of 64 columns in BF16.
-inline constexpr int kStagedBytes = 16 * 64 * 2;
+/// What a warp stages of a gradient on its way out: 16 rows of these columns in BF16.
+inline constexpr int kStagedColumns = 32;
+inline constexpr int kStagedBytes = 16 * kStagedColumns * 2;
 
-template <int kHeadDimOf, DqSums kDqSumsOf>
+/// kLong: for many queries a key tile. Has room to keep dV beside its accumulators, and for that
+/// only one buffer of keys.
+template <int kHeadDimOf, DqSums kDqSumsOf, bool kLongOf>
 struct Config {
   static constexpr int kHeadDim = kHeadDimOf;
   static constexpr DqSums kDqSums = kDqSumsOf;
+  static constexpr bool kFolds = kLongOf;
   static_assert(kHeadDim == 64 || kHeadDim == 128);
   static constexpr int kConsumers = 2;
   static constexpr int kConsumerThreads = 128 * kConsumers;
@@ -93,12 +113,12 @@ struct Config {
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
 
-  static constexpr int kKeyBuffers = 2;
+  static constexpr int kKeyBuffers = kLongOf ? 1 : 2;
   static constexpr int kStages = kHeadDim == 128 ? 2 : 4;
+  /// More than stages: a tile's record is read for longer than its rows.
+  static constexpr int kRecords = 2 * kStages;
   static constexpr int kRowBytes = kHeadDim;  ///< of Q, K, V, dO in rows
-  /// A warpgroup computes these columns of dQ.
-  static constexpr int kDqColumns = kHeadDim / kConsumers;
-  static constexpr int kDqBytes = kTileM * kDqColumns * (kDqSums == DqSums::kF16 ? 2 : 4);
+  static constexpr int kDqBytes = kTileM * kHeadDim * (kDqSums == DqSums::kF16 ? 2 : 4);
 };
 
 template <class Config>
@@ -111,28 +131,45 @@ struct SmemPlan {
   alignas(1024) std::uint8_t dout[Config::kStages][kTileM * kDim];
   alignas(1024) std::uint8_t qt[Config::kStages][kDim * kTileM];
   alignas(1024) std::uint8_t dout_t[Config::kStages][kDim * kTileM];
-  alignas(1024) std::uint8_t ds[kTileM * kTileN];  ///< rows of queries, keys in sigma order
-  alignas(1024) std::uint8_t dq[Config::kConsumers][Config::kDqBytes];
+  /// Rows of queries, keys in sigma order. Consumer i makes dQ of the tiles in buffer i.
+  alignas(1024) std::uint8_t ds[Config::kConsumers][kTileM * kTileN];
+  alignas(1024) std::uint8_t dq[Config::kDqBytes];
+  /// dV in BF16, [i][thread of a consumer][16 bytes].
+  alignas(128) std::uint8_t
+      fold[Config::kFolds ? Config::kConsumers : 1][Config::kFolds ? 64 * kDim * 2 : 16];
   alignas(128) std::uint8_t out[4 * Config::kConsumers][kStagedBytes];
-  RowRecord rows[Config::kStages];
-  StageRecord stage[Config::kStages];
+  RowRecord rows[Config::kRecords];
+  StageRecord stage[Config::kRecords];
   KeyRecord keys[Config::kKeyBuffers];
-  alignas(16) std::uint32_t amax[4 * Config::kConsumers];  ///< of each warp's dS, K folded
-  std::uint64_t key_full[Config::kKeyBuffers];             ///< producer's lanes + bytes
-  std::uint64_t key_empty[Config::kKeyBuffers];            ///< every consumer warp
-  std::uint64_t full[Config::kStages];                     ///< producer + bytes
-  std::uint64_t empty[Config::kStages];                    ///< every consumer warp
+  DqRecord dq_of_ds[Config::kConsumers];  ///< of the tile in each buffer of dS
+  DqRecord dq_record;                     ///< of what is staged
+  /// Of each warp's dS, K folded; by tile's parity.
+  alignas(16) std::uint32_t amax[2][Config::kConsumers][4];
+  std::int32_t ds_exponent[Config::kConsumers][Config::kConsumers];  ///< [buffer][whose keys]
+  std::uint64_t key_full[Config::kKeyBuffers];                       ///< producer's lanes + bytes
+  std::uint64_t key_empty[Config::kKeyBuffers];                      ///< every consumer warp
+  std::uint64_t rows_full[Config::kStages];      ///< producer + bytes: Q, dO, record
+  std::uint64_t rows_empty[Config::kStages];     ///< every consumer warp
+  std::uint64_t columns_full[Config::kStages];   ///< producer + bytes: Q^T, dO^T
+  std::uint64_t columns_empty[Config::kStages];  ///< every consumer warp
+  std::uint64_t ds_full[Config::kConsumers];     ///< every consumer warp
+  std::uint64_t ds_empty[Config::kConsumers];    ///< warps of the consumer that makes dQ of it
+  std::uint64_t dq_full;                         ///< likewise
+  std::uint64_t dq_empty[Config::kConsumers];    ///< the adder: consumer i may stage its next
 };
-static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32>>) <= 227 * 1024);
-static_assert(sizeof(SmemPlan<Config<64, DqSums::kF32>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32, false>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32, true>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<64, DqSums::kF32, true>>) <= 227 * 1024);
 
-/// Bytes of a tile of dQ's sums: [warpgroup][i][thread][16 bytes], where 16 bytes are what a thread
-/// holds of the columns 8 i .. 8 i + 7 (F32) or 16 i .. 16 i + 15 (F16).
+/// Bytes of a tile of dQ's sums: [i][thread of a warpgroup][16 bytes], where 16 bytes are what a
+/// thread holds of the columns 8 i .. 8 i + 7 (F32) or 16 i .. 16 i + 15 (F16).
 MXFA_HOST_DEVICE constexpr std::int64_t dq_tile_bytes(std::int64_t head_dim, DqSums sums) {
   return kTileM * head_dim * (sums == DqSums::kF16 ? 2 : 4);
 }
 /// Floats of a CTA's scratch: dV, then dK, [float4][thread][4].
 template <class Config>
 inline constexpr std::int64_t kScratchFloats = std::int64_t{2} * kTileN* Config::kHeadDim;
+/// From so many queries a sequence on, kLong is faster.
+inline constexpr std::int64_t kLongQueries = 1024;
 
 }  // namespace mxfa::sm90::backward

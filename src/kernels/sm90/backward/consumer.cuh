@@ -1,14 +1,10 @@
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include <cuda/ptx>
-#include <type_traits>
 
 #include "kernels/sm90/backward/epilogue.cuh"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/scores.cuh"
-#include "ptx/global.cuh"
 #include "ptx/half2.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/wgmma.cuh"
@@ -18,9 +14,10 @@ namespace mxfa::sm90::backward {
 
 /// One warpgroup, 64 keys. Of each query tile: S^T and dP^T with keys as rows, so that P^T and dS^T
 /// are A operands in registers and a warp owns the keys whose dK rows it accumulates; a second
-/// payload of dS, transposed through shared memory, for half of dQ's columns. S^T of the next query
-/// tile, of the next keys too, is issued before dQ is written, so that the tensor cores have work.
-/// Waits on full, key_full; signals empty, key_empty.
+/// payload of dS, transposed, to shared memory. Of every other tile, one tile later, dQ of all
+/// keys: so a warpgroup may be up to a tile ahead of the other, and has MMAs for the tensor cores
+/// while the other has arithmetic. Waits on rows_full, columns_full, key_full, ds_full, ds_empty,
+/// dq_empty; signals rows_empty, columns_empty, key_empty, ds_full, ds_empty, dq_full.
 template <class Config>
 class Consumer {
  public:
@@ -28,57 +25,55 @@ class Consumer {
   static constexpr int kDim = Config::kHeadDim;
   using Gradient = float[kDim / 2];
 
-  /// Addresses come out of a reduction so that the compiler keeps them in uniform registers.
   __device__ Consumer(const BackwardParams& params, Plan& smem, int warpgroup)
       : params_(params),
         smem_(smem),
-        part_(static_cast<int>(__reduce_or_sync(~0u, static_cast<unsigned>(warpgroup)))),
-        base_(__reduce_or_sync(~0u, shared_address(&smem))),
-        warp_(static_cast<int>(__reduce_or_sync(~0u, threadIdx.x / 32 % 4))),
+        part_(static_cast<int>(uniform(static_cast<unsigned>(warpgroup)))),
+        base_(uniform(shared_address(&smem))),
+        warp_(static_cast<int>(uniform(threadIdx.x / 32 % 4))),
         lane_(threadIdx.x % 32) {}
 
   __device__ void run() {
-    ptx::mbarrier_wait(at(offsetof(Plan, full), stage_, 8), phase_);
-    if ((smem_.stage[stage_].flags & kValid) == 0) return;
-    ptx::mbarrier_wait(at(offsetof(Plan, key_full), key_buffer_, 8), key_phase_);
-    begin_keys();
-    Fragment s, dp;
     Gradient dv, dk;
-    ptx::wgmma_fence();
-    issue_scores(s);
-    NextRows next = next_rows();
-    ptx::wgmma_wait<0>();
-    fence_registers(s);
-    ptx::wgmma_fence();
-    issue_dp(dp);
-    while (run_tile(s, dp, next, dv, dk)) {
+    std::uint32_t flags = wait_for_tile();
+    while (flags & kValid) flags = run_tile(flags, dv, dk);
+    // Where keys have two buffers, dQ of the last tile is left, for whom it falls to.
+    if (Config::kKeyBuffers > 1 && tile_ > 0 && is_own(tile_ - 1)) {
+      make_dq(tile_ - 1, key_buffer());
+      hand_over();
     }
-    ptx::wgmma_wait<0>();
-    fence_registers(dp);
-    end_add();
+    if (is_own(tile_)) end_adds();
   }
 
  private:
-  /// What a tile's exponentials need: read while nothing else wants shared memory, which wgmma with
-  /// 64 columns has no bandwidth left of.
-  struct NextRows {
-    RowValues bias;
-    TileFactors factors;
+  struct DsFactors {
+    float dq[kQGroups];  ///< what dS is multiplied by for dQ: 2^(reference - Q's exponent), K's
+                         ///< folded
+    int reference;       ///< the larger exponent of Q
   };
 
+  /// What all lanes have, in a uniform register: branches by it then need no convergence, and
+  /// addresses made of it no vector arithmetic.
+  static __device__ std::uint32_t uniform(std::uint32_t value) {
+    return __reduce_or_sync(~0u, value);
+  }
   __device__ std::uint32_t at(std::size_t member, int index, std::size_t size) const {
     return base_ + static_cast<std::uint32_t>(member) + index * static_cast<std::uint32_t>(size);
   }
-  /// This warp's exponents of K and V.
-  __device__ void begin_keys() {
-    const KeyRecord& keys = smem_.keys[key_buffer_];
-    const int group = 2 * part_ + warp_ / 2;
-    k_exponent_ = keys.k_exponent[group];
-    v_exponent_ = keys.v_exponent[group];
-    k_reference_ = keys.reference;
+  __device__ std::uint32_t barrier(std::size_t member, int index) const {
+    return at(member, index, 8);
   }
+  /// Whether dQ of a tile is this consumer's.
+  __device__ bool is_own(unsigned tile) const {
+    return tile % Config::kConsumers == static_cast<unsigned>(part_);
+  }
+  /// One thread of the warpgroup; by whole warps.
+  __device__ bool leads() const { return warp_ == 0 && ptx::elect_one(); }
 
-  // The five GEMMs of a warpgroup.
+  /// Of this warp's keys.
+  __device__ int group() const { return 2 * part_ + warp_ / 2; }
+
+  // The five GEMMs.
   __device__ void issue_rows(Fragment& out, std::uint32_t keys, std::uint32_t queries) const {
     const std::uint64_t a = tile_descriptor<Config::kRowBytes>(keys + part_ * 64 * kDim);
     const std::uint64_t b = tile_descriptor<Config::kRowBytes>(queries);
@@ -87,14 +82,6 @@ class Consumer {
       ptx::WgmmaSs<kTileM>::run(out, a + 2 * step, b + 2 * step, step != 0);
     }
     ptx::wgmma_commit();
-  }
-  __device__ void issue_scores(Fragment& s) const {
-    issue_rows(s, at(offsetof(Plan, k), key_buffer_, sizeof(smem_.k[0])),
-               at(offsetof(Plan, q), stage_, sizeof(smem_.q[0])));
-  }
-  __device__ void issue_dp(Fragment& dp) const {
-    issue_rows(dp, at(offsetof(Plan, v), key_buffer_, sizeof(smem_.v[0])),
-               at(offsetof(Plan, dout), stage_, sizeof(smem_.dout[0])));
   }
   __device__ void issue_tokens(Gradient& out, const Payload& a, std::uint32_t queries,
                                bool accumulate) const {
@@ -105,117 +92,128 @@ class Consumer {
     }
     ptx::wgmma_commit();
   }
-  __device__ void issue_dq(float (&dq)[Config::kDqColumns / 2], int key_buffer) const {
-    const std::uint64_t a = tile_descriptor<kTileN>(at(offsetof(Plan, ds), 0, 0));
-    const std::uint64_t b =
-        tile_descriptor<kTileN>(at(offsetof(Plan, kt), key_buffer, sizeof(smem_.kt[0])) +
-                                part_ * Config::kDqColumns * kTileN);
+  /// dQ of the keys of one consumer's half.
+  __device__ void issue_dq(Gradient& dq, int key_buffer, int half, bool accumulate) const {
+    const std::uint64_t a =
+        tile_descriptor<kTileN>(at(offsetof(Plan, ds), part_, sizeof(smem_.ds[0])) + 64 * half);
+    const std::uint64_t b = tile_descriptor<kTileN>(
+        at(offsetof(Plan, kt), key_buffer, sizeof(smem_.kt[0])) + 64 * half);
 #pragma unroll
-    for (int step = 0; step < kTileN / 32; ++step) {
-      ptx::WgmmaSs<Config::kDqColumns>::run(dq, a + 2 * step, b + 2 * step, step != 0);
+    for (int step = 0; step < 2; ++step) {
+      ptx::WgmmaSs<kDim>::run(dq, a + 2 * step, b + 2 * step, step != 0 || accumulate);
     }
     ptx::wgmma_commit();
   }
 
-  __device__ bool leads() const { return threadIdx.x % 128 == 0; }
-
-  /// A tile whose S^T is in s and whose dP^T is in flight. Whether another follows, of which the
-  /// same is then true. Every wait is for all MMAs: the compiler serializes all of them where one
-  /// of the last round is waited for beside others.
-  __device__ bool run_tile(Fragment& s, Fragment& dp, NextRows& next, Gradient& dv, Gradient& dk) {
-    const int stage = stage_, key_buffer = key_buffer_;
-    const RowRecord& rows = smem_.rows[stage];
-    const std::uint32_t flags = smem_.stage[stage].flags;
-    Payload p, codes;
+  /// Returns the flags of the tile that comes next.
+  __device__ std::uint32_t run_tile(std::uint32_t flags, Gradient& dv, Gradient& dk) {
+    if (flags & kKeysBegin) [[unlikely]]
+      next_keys();
+    const int stage = this->stage();
+    const RowRecord& rows = smem_.rows[record()];
     SeeingColumns seeing[2] = {};
-    if (flags & kMasked) find_seeing(seeing);
-    const TileFactors factors = next.factors;
-    if (flags & kMasked) {
-      exponentiate<true>(next.bias, factors.s, seeing, s, p);
+    if (flags & kMasked) [[unlikely]]
+      find_seeing(seeing);
+    Fragment s, dp;
+    Payload p, codes;
+    RowValues values;
+    load_rows(rows.bias, values);
+    const TileFactors factors = tile_factors(rows);
+    ptx::wgmma_fence();
+    issue_rows(s, at(offsetof(Plan, k), key_buffer(), sizeof(smem_.k[0])),
+               at(offsetof(Plan, q), stage, sizeof(smem_.q[0])));
+    issue_rows(dp, at(offsetof(Plan, v), key_buffer(), sizeof(smem_.v[0])),
+               at(offsetof(Plan, dout), stage, sizeof(smem_.dout[0])));
+    const bool columns_full =
+        ptx::mbarrier_test_wait(barrier(offsetof(Plan, columns_full), stage), phase());
+    ptx::wgmma_wait<1>();
+    fence_registers(s);
+    if (flags & kMasked) [[unlikely]] {
+      exponentiate<true>(values, factors.s, seeing, s, p);
     } else {
-      exponentiate<false>(next.bias, factors.s, seeing, s, p);
+      exponentiate<false>(values, factors.s, seeing, s, p);
     }
-    RowValues minus_delta;
-    load_rows(rows.minus_delta, minus_delta);
+    load_rows(rows.minus_delta, values);
+    const DsFactors ds_factors = load_ds_factors(rows);
+    if (!columns_full) ptx::mbarrier_wait(barrier(offsetof(Plan, columns_full), stage), phase());
     ptx::wgmma_wait<0>();
     fence_registers(dp);
+    arrive(offsetof(Plan, rows_empty), stage);
     ptx::wgmma_fence();
     issue_tokens(dv, p, at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
                  (flags & kFreshDv) == 0);
-    const bool next_full = next_is_full();
     float amax[kQGroups];
-    if (flags & kMasked) {
-      differentiate<true>(minus_delta, factors.dp, seeing, s, dp, amax);
+    if (flags & kMasked) [[unlikely]] {
+      differentiate<true>(values, factors.dp, seeing, s, dp, amax);
     } else {
-      differentiate<false>(minus_delta, factors.dp, seeing, s, dp, amax);
+      differentiate<false>(values, factors.dp, seeing, s, dp, amax);
     }
-    const float dk_factor = choose_scales(rows, flags, amax, dk);
+    const float dk_factor = choose_scales(ds_factors, flags, amax, dk);
     encode_for_dk(dp, dk_factor, codes);
-    const bool more = find_next(flags, next_full);
     ptx::wgmma_fence();
     issue_tokens(dk, codes, at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
                  (flags & kFreshDk) == 0);
-    issue_scores(s);
-    // The copy engine has read what was staged last, and every warp's amax is known.
-    end_add();
-    sync_threads(1, Config::kConsumerThreads);
-    const float dq_factor = store_ds(rows, dp);
-    // The last read of what the copy engine overwrites: the fences below are between the two.
-    const int anchor = rows.anchor;
-    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-    sync_threads(2, Config::kConsumerThreads);
-    float dq[Config::kDqColumns / 2];
-    ptx::wgmma_fence();
-    issue_dq(dq, key_buffer);
-    if (flags & kStore) begin_keys();
-    next = next_rows();
-    ptx::wgmma_wait<0>();
-    fence_registers(s);
-    fence_registers(dq);
-    stage_dq(dq, dq_factor);
-    add_dq(smem_.stage[stage]);
-    if (flags & (kPromoteDv | kPromoteDk | kStore)) finish(flags, anchor, key_buffer, dv, dk);
+    store_ds(ds_factors, dp);
+    const bool makes_dq = __any_sync(~0u, has_dq(flags));
+    if (makes_dq) {
+      make_dq(tile_ - 1, (flags & kKeysBegin) ? other_keys() : key_buffer());
+    } else {
+      ptx::wgmma_wait<0>();
+    }
+    fence_registers(dv);
+    fence_registers(dk);
+    arrive(offsetof(Plan, columns_empty), stage);
+    if (Config::kKeyBuffers > 1 && (flags & kKeysBegin) && tile_ > 0) [[unlikely]] {
+      arrive(offsetof(Plan, key_empty), other_keys());
+    }
+    if (flags & (kPromoteDv | kPromoteDk | kStore | kFoldDv)) [[unlikely]] {
+      finish(flags, rows.anchor, dv, dk);
+    }
+    ++tile_;
+    return hand_over_and_wait(makes_dq);
+  }
+
+  /// Whether dQ of the tile before is this consumer's to make: with one buffer of keys, that of
+  /// their last tile has been made.
+  __device__ bool has_dq(std::uint32_t flags) const {
+    if (Config::kKeyBuffers == 1 && (flags & kKeysBegin)) return false;
+    return tile_ > 0 && is_own(tile_ - 1);
+  }
+  __device__ int other_keys() const { return Config::kKeyBuffers - 1 - key_buffer(); }
+
+  /// Beside the fence's latency, what the next tile begins with, if it is there; else what it waits
+  /// for may itself wait for this tile's dQ.
+  __device__ std::uint32_t hand_over_and_wait(bool makes_dq) const {
+    const bool ready = __all_sync(
+        ~0u, ptx::mbarrier_test_wait(barrier(offsetof(Plan, rows_full), stage()), phase()));
+    if (!ready) {
+      if (makes_dq) hand_over();
+      return wait_for_tile();
+    }
+    const std::uint32_t flags = uniform(smem_.stage[record()].flags);
+    if (makes_dq) hand_over();
+    return flags;
+  }
+  __device__ std::uint32_t wait_for_tile() const {
+    ptx::mbarrier_wait(barrier(offsetof(Plan, rows_full), stage()), phase());
+    return uniform(smem_.stage[record()].flags);
+  }
+
+  // Where a tile's operands are.
+  __device__ int stage() const { return static_cast<int>(tile_ % Config::kStages); }
+  __device__ unsigned phase() const { return tile_ / Config::kStages % 2; }
+  __device__ int record() const { return static_cast<int>(tile_ % Config::kRecords); }
+  __device__ int key_buffer() const { return static_cast<int>(key_tile_ % Config::kKeyBuffers); }
+
+  /// By each warp, of what it has done with.
+  __device__ void arrive(std::size_t member, int index) const {
     __syncwarp();
-    if (more && lane_ == 0) {
-      ptx::mbarrier_arrive(at(offsetof(Plan, empty), stage, 8));
-      if (flags & kStore) ptx::mbarrier_arrive(at(offsetof(Plan, key_empty), key_buffer, 8));
-    }
-    ptx::wgmma_fence();
-    issue_dp(dp);
-    return more;
+    if (ptx::elect_one()) ptx::mbarrier_arrive(barrier(member, index));
   }
-
-  /// Whether the next stage is full already: asked for ahead, since even a yes takes long.
-  __device__ bool next_is_full() const {
-    int stage = stage_ + 1;
-    unsigned phase = phase_;
-    if (stage == Config::kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-    return ptx::mbarrier_try_wait(at(offsetof(Plan, full), stage, 8), phase);
-  }
-
-  /// Moves on to the next tile, if there is one, and waits for what S^T of it reads; else stays, so
-  /// that what follows without a condition reads something.
-  __device__ bool find_next(std::uint32_t flags, bool full) {
-    int stage = stage_ + 1;
-    unsigned phase = phase_;
-    if (stage == Config::kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-    if (!full) ptx::mbarrier_wait(at(offsetof(Plan, full), stage, 8), phase);
-    if ((smem_.stage[stage].flags & kValid) == 0) return false;
-    stage_ = stage;
-    phase_ = phase;
-    if ((flags & kStore) == 0) return true;
-    if (++key_buffer_ == Config::kKeyBuffers) {
-      key_buffer_ = 0;
-      key_phase_ ^= 1;
-    }
-    ptx::mbarrier_wait(at(offsetof(Plan, key_full), key_buffer_, 8), key_phase_);
-    return true;
+  __device__ void next_keys() {
+    ++key_tile_;
+    ptx::mbarrier_wait(barrier(offsetof(Plan, key_full), key_buffer()),
+                       key_tile_ / Config::kKeyBuffers % 2);
   }
 
   __device__ void load_rows(const float (&rows)[4][20], RowValues& values) const {
@@ -223,21 +221,22 @@ class Consumer {
 #pragma unroll
     for (int t = 0; t < kTileM / 16; ++t) values[t] = source[t];
   }
-  __device__ NextRows next_rows() const {
-    const RowRecord& rows = smem_.rows[stage_];
-    NextRows next;
-    load_rows(rows.bias, next.bias);
-#pragma unroll
-    for (int g = 0; g < kQGroups; ++g) {
-      next.factors.s[g] = params_.scale_log2 * power_of_two(rows.q_exponent[g] + k_exponent_);
-      next.factors.dp[g] = power_of_two(rows.dp_exponent[g] + v_exponent_);
-    }
-    return next;
+  __device__ TileFactors tile_factors(const RowRecord& rows) const {
+    const float4 factors = *reinterpret_cast<const float4*>(rows.s_factor);
+    const KeyRecord& keys = smem_.keys[key_buffer()];
+    const float k = keys.k_factor[group()], v = keys.v_factor[group()];
+    return {{factors.x * k, factors.y * k}, {factors.z * v, factors.w * v}};
+  }
+
+  __device__ DsFactors load_ds_factors(const RowRecord& rows) const {
+    const int4 words = *reinterpret_cast<const int4*>(rows.dq_factor);
+    const float k = smem_.keys[key_buffer()].k_relative[group()];
+    return {{__int_as_float(words.x) * k, __int_as_float(words.y) * k}, words.z};
   }
 
   __device__ void find_seeing(SeeingColumns (&seeing)[2]) const {
-    const KeyRecord& keys = smem_.keys[key_buffer_];
-    const int first = smem_.stage[stage_].row0 + 2 * (lane_ % 4);
+    const KeyRecord& keys = smem_.keys[key_buffer()];
+    const int first = smem_.stage[record()].row0 + 2 * (lane_ % 4);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int key = keys.key0 + 64 * part_ + 16 * warp_ + 8 * h + lane_ / 4;
@@ -249,60 +248,98 @@ class Consumer {
 
   /// The warp's exponent of dS for dK, which only grows: returns the factor of y. Publishes the
   /// amax, K's exponents folded, that dQ's scale comes from.
-  __device__ float choose_scales(const RowRecord& rows, std::uint32_t flags,
+  __device__ float choose_scales(const DsFactors& factors, std::uint32_t flags,
                                  const float (&own)[kQGroups], Gradient& dk) {
-    float amax[kQGroups];
-#pragma unroll
-    for (int g = 0; g < kQGroups; ++g) {
-      amax[g] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(own[g])));
-    }
-    if (lane_ == 0) {
-      const float fold = power_of_two(k_exponent_ - k_reference_);
-      smem_.amax[4 * part_ + warp_] =
-          __float_as_uint(fmaxf(amax[0] * power_of_two(rows.dq_exponent[0]),
-                                amax[1] * power_of_two(rows.dq_exponent[1])) *
-                          fold);
-    }
-    const float largest = fmaxf(amax[0], amax[1]);
-    if (flags & kHeadBegins) exponent_ = kNoExponent;
-    const int old = exponent_;
-    if (is_usable(largest)) {
-      const int needed = amax_exponent(largest) + rows.reference;
-      if (needed > exponent_) exponent_ = needed;
-    }
-    if (exponent_ != old && old != kNoExponent) {
+    const std::uint32_t for_dk = __reduce_max_sync(~0u, __float_as_uint(fmaxf(own[0], own[1])));
+    const std::uint32_t for_dq = __reduce_max_sync(
+        ~0u, __float_as_uint(fmaxf(own[0] * factors.dq[0], own[1] * factors.dq[1])));
+    if (lane_ == 0) smem_.amax[tile_ % 2][part_][warp_] = for_dq;
+    const float largest = __uint_as_float(for_dk);
+    const int old = (flags & kHeadBegins) ? kNoExponent : exponent_;
+    exponent_ = is_usable(largest) ? max(old, amax_exponent(largest) + factors.reference) : old;
+    if (__any_sync(~0u, exponent_ != old && old != kNoExponent)) [[unlikely]] {
       const float shrink = power_of_two(old - exponent_);
 #pragma unroll
       for (float& value : dk) value *= shrink;
     }
-    const float factor = power_of_two(exponent_ == kNoExponent ? 0 : rows.reference - exponent_);
-    return largest == 0.0f || is_usable(largest) ? factor : poison();
+    // All zero so far: any finite factor serves.
+    return for_dk < 0x7F800000u ? power_of_two(factors.reference - exponent_) : poison();
   }
 
-  /// dS for dQ under the scale of the whole tile; returns the factor of dQ.
-  __device__ float store_ds(const RowRecord& rows, const Fragment& y) const {
-    std::uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < 4 * Config::kConsumers; ++i) {
-      const std::uint32_t other = smem_.amax[i];
-      bits = other > bits ? other : bits;
-    }
-    const float amax = __uint_as_float(bits);
-    const int exponent = bits == 0 ? 0 : amax_exponent(amax) + k_reference_;
+  /// dS for dQ, under the scale of this consumer's keys.
+  __device__ void store_ds(const DsFactors& factors, const Fragment& y) const {
+    const int buffer = static_cast<int>(tile_ % Config::kConsumers);
+    sync_threads(1 + part_, 128);
+    const uint4 others = *reinterpret_cast<const uint4*>(smem_.amax[tile_ % 2][part_]);
+    const std::uint32_t bits = max(max(others.x, others.y), max(others.z, others.w));
+    const int exponent = amax_exponent(__uint_as_float(bits));
+    const float scale = power_of_two(-exponent);
     float factor[kQGroups];
 #pragma unroll
     for (int g = 0; g < kQGroups; ++g) {
-      factor[g] = bits == 0 || is_usable(amax)
-                      ? power_of_two(rows.dq_exponent[g] + k_exponent_ - exponent)
-                      : poison();
+      // Not infinite: of an amax that is next to nothing, 0 times it stays 0.
+      factor[g] = bits < 0x7F800000u ? fminf(factors.dq[g] * scale, 0x1p127f) : poison();
     }
+    ptx::mbarrier_wait(barrier(offsetof(Plan, ds_empty), buffer),
+                       (tile_ / Config::kConsumers + 1) % 2);
     const int piece = (4 * part_ + warp_) ^ (lane_ & 7);
-    store_for_dq(y, factor, at(offsetof(Plan, ds), 0, 0) + lane_ * kTileN + 16 * piece);
-    return scaled(params_.softmax_scale, exponent + params_.dq_exponent);
+    store_for_dq(y, factor,
+                 at(offsetof(Plan, ds), buffer, sizeof(smem_.ds[0])) + lane_ * kTileN + 16 * piece);
+    if (leads()) {
+      smem_.ds_exponent[buffer][part_] =
+          bits == 0 ? kNoExponent : exponent + smem_.keys[key_buffer()].reference;
+      if (buffer == part_) smem_.dq_of_ds[part_] = smem_.stage[record()].dq;
+    }
+    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    arrive(offsetof(Plan, ds_full), buffer);
   }
 
-  __device__ void stage_dq(const float (&dq)[Config::kDqColumns / 2], float factor) const {
-    auto* const pieces = reinterpret_cast<uint4*>(smem_.dq[part_]) + threadIdx.x % 128;
+  /// dQ of the tile before, to shared memory, and waits for every MMA. Both halves of the keys in
+  /// one chain where they have one scale; else the smaller goes first and is multiplied by a power
+  /// of two.
+  __device__ void make_dq(unsigned tile, int key_buffer) {
+    ptx::mbarrier_wait(barrier(offsetof(Plan, ds_full), part_), tile / Config::kConsumers % 2);
+    const int a = __reduce_max_sync(~0u, smem_.ds_exponent[part_][0]),
+              b = __reduce_max_sync(~0u, smem_.ds_exponent[part_][1]);
+    const int first = a > b ? 1 : 0;
+    const int least = min(a, b), exponent = max(a, b);
+    Gradient dq;
+    ptx::wgmma_fence();
+    issue_dq(dq, key_buffer, first, false);
+    if (least != exponent && least != kNoExponent) {
+      ptx::wgmma_wait<0>();
+      fence_registers(dq);
+      const float shrink = power_of_two(least - exponent);
+#pragma unroll
+      for (float& value : dq) value *= shrink;
+      ptx::wgmma_fence();
+    }
+    issue_dq(dq, key_buffer, first ^ 1, true);
+    ptx::wgmma_wait<0>();
+    fence_registers(dq);
+    arrive(offsetof(Plan, ds_empty), part_);
+    wait_for_dq_buffer(tile);
+    stage_dq(dq, scaled(params_.softmax_scale,
+                        (exponent == kNoExponent ? 0 : exponent) + params_.dq_exponent));
+    if (leads()) smem_.dq_record = smem_.dq_of_ds[part_];
+  }
+  __device__ void wait_for_dq_buffer(unsigned tile) const {
+    ptx::mbarrier_wait(barrier(offsetof(Plan, dq_empty), part_),
+                       (tile / Config::kConsumers + 1 + part_) % 2);
+  }
+  /// What is staged, to the adder.
+  __device__ void hand_over() const {
+    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    arrive(offsetof(Plan, dq_full), 0);
+  }
+  __device__ void end_adds() const {
+    wait_for_dq_buffer(tile_);
+    if (leads()) smem_.dq_record = {.tile = -1, .turn = 0, .last = 1};
+    arrive(offsetof(Plan, dq_full), 0);
+  }
+
+  __device__ void stage_dq(const Gradient& dq, float factor) const {
+    auto* const pieces = reinterpret_cast<uint4*>(smem_.dq) + threadIdx.x % 128;
     constexpr int kPieces = Config::kDqBytes / (16 * 128);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -320,43 +357,55 @@ class Consumer {
       }
     }
   }
-  /// The copy engine has read what was staged last; in a fixed order, it has added it too, and the
-  /// next in line may.
-  __device__ void end_add() {
-    if (!leads()) return;
-    if (params_.dq_turns == nullptr) {
-      cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>());
-      return;
-    }
-    cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<0>());
-    if (added_ >= 0) ptx::add_release(&params_.dq_turns[added_], 1);
-    added_ = -1;
-  }
-  /// Adds a warpgroup's half of a dQ tile to the sums: one bulk reduction of contiguous memory.
-  __device__ void add_dq(const StageRecord& record) {
-    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-    sync_threads(3 + part_, 128);
-    if (!leads()) return;
-    using Sum = std::conditional_t<Config::kDqSums == DqSums::kF16, __half, float>;
-    const int half = Config::kConsumers * record.dq_tile + part_;
-    if (params_.dq_turns != nullptr) {
-      while (ptx::load_acquire(&params_.dq_turns[half]) != record.turn) {
+
+  /// What of dV is beyond BF16's rounding error of all of it goes to shared memory: the tensor
+  /// cores' 13-bit accumulators keep the rest, which is small, and so lose little of what is added
+  /// to it.
+  __device__ void fold(bool folded, Gradient& dv) const {
+    auto* const pieces = reinterpret_cast<uint4*>(smem_.fold[part_]) + threadIdx.x % 128;
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      const uint4 old = folded ? pieces[128 * i] : uint4{};
+      std::uint32_t pairs[4] = {old.x, old.y, old.z, old.w};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        float& low = dv[8 * i + 2 * k];
+        float& high = dv[8 * i + 2 * k + 1];
+        low += device::bf16_low(pairs[k]);
+        high += device::bf16_high(pairs[k]);
+        pairs[k] = device::encode_bf16_pair(low, high);
+        low -= device::bf16_low(pairs[k]);
+        high -= device::bf16_high(pairs[k]);
       }
-      added_ = half;
+      pieces[128 * i] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     }
-    std::uint8_t* const target = params_.dq_sums + std::int64_t{half} * Config::kDqBytes;
-    cuda::ptx::cp_reduce_async_bulk(cuda::ptx::space_global, cuda::ptx::space_shared,
-                                    cuda::ptx::op_add, reinterpret_cast<Sum*>(target),
-                                    reinterpret_cast<const Sum*>(smem_.dq[part_]),
-                                    Config::kDqBytes);
-    cuda::ptx::cp_async_bulk_commit_group();
+  }
+  __device__ void unfold(Gradient& dv) const {
+    const auto* const pieces =
+        reinterpret_cast<const uint4*>(smem_.fold[part_]) + threadIdx.x % 128;
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      const uint4 piece = pieces[128 * i];
+      const std::uint32_t pairs[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        dv[8 * i + 2 * k] += device::bf16_low(pairs[k]);
+        dv[8 * i + 2 * k + 1] += device::bf16_high(pairs[k]);
+      }
+    }
   }
 
-  __device__ void finish(std::uint32_t flags, int anchor, int key_buffer, const Gradient& dv,
-                         const Gradient& dk) const {
-    const KeyRecord& keys = smem_.keys[key_buffer];
+  __device__ void finish(std::uint32_t flags, int anchor, Gradient& dv, const Gradient& dk) {
+    const KeyRecord& keys = smem_.keys[key_buffer()];
     const bool scratch_dv = (flags & kScratchDv) != 0, scratch_dk = (flags & kScratchDk) != 0;
     const int exponent = exponent_ == kNoExponent ? 0 : exponent_;
+    if constexpr (Config::kFolds) {
+      if (flags & kFoldDv) {
+        fold((flags & kFolded) != 0, dv);
+      } else if ((flags & kFolded) && (flags & (kPromoteDv | kStore))) {
+        unfold(dv);
+      }
+    }
     if ((flags & kStore) == 0) {
       if (flags & kPromoteDv) promote<Config>(params_, 0, !scratch_dv, anchor, dv);
       if (flags & kPromoteDk) promote<Config>(params_, 1, !scratch_dk, exponent, dk);
@@ -369,6 +418,13 @@ class Consumer {
     store_gradient<Config>(params_, params_.dk, keys,
                            {1, scratch_dk, exponent, params_.softmax_scale}, first_row, staging,
                            dk);
+    if constexpr (Config::kKeyBuffers == 1) {
+      if (__any_sync(~0u, is_own(tile_))) {
+        make_dq(tile_, 0);
+        hand_over();
+      }
+      arrive(offsetof(Plan, key_empty), 0);
+    }
   }
 
   const BackwardParams& params_;
@@ -377,13 +433,9 @@ class Consumer {
   std::uint32_t base_;
   int warp_;
   int lane_;
-  int stage_ = 0;
-  unsigned phase_ = 0;
-  int key_buffer_ = 0;
-  unsigned key_phase_ = 0;
-  int k_exponent_ = 0, v_exponent_ = 0, k_reference_ = 0;
+  unsigned tile_ = 0;
+  unsigned key_tile_ = ~0u;
   int exponent_ = kNoExponent;  ///< of dS for dK
-  int added_ = -1;              ///< half of a tile whose add has not been followed up
 };
 
 }  // namespace mxfa::sm90::backward

@@ -3,7 +3,6 @@
 #include "device/fp8.cuh"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/common/mma.cuh"
-#include "ptx/global.cuh"
 
 /// dV and dK of a warpgroup's 64 keys.
 namespace mxfa::sm90::backward {
@@ -27,21 +26,29 @@ __device__ inline float4* scratch_of(const BackwardParams& params, int part) {
          part * (Config::kHeadDim / 8) * Config::kConsumerThreads + fresh_thread() - 128;
 }
 
-/// Adds acc * 2^exponent to the scratch, which only this thread reads and writes.
+/// Adds acc * 2^exponent to the scratch, which only this thread reads and writes. By plain loads
+/// and stores: reductions have a quarter of their bandwidth, and dQ needs that.
 template <class Config>
 __device__ inline void promote(const BackwardParams& params, int part, bool fresh, int exponent,
                                const float (&acc)[Config::kHeadDim / 2]) {
   float4* const scratch = scratch_of<Config>(params, part);
+  const float factor = power_of_two(exponent);
+  constexpr int kBatch = 8;  // loads in flight
 #pragma unroll
-  for (int i = 0; i < Config::kHeadDim / 8; ++i) {
-    const float4 value =
-        make_float4(scaled(acc[4 * i], exponent), scaled(acc[4 * i + 1], exponent),
-                    scaled(acc[4 * i + 2], exponent), scaled(acc[4 * i + 3], exponent));
-    float4* const target = scratch + i * Config::kConsumerThreads;
-    if (fresh) {
-      __stcg(target, value);
-    } else {
-      ptx::add_float4(target, value);
+  for (int first = 0; first < Config::kHeadDim / 8; first += kBatch) {
+    float4 sums[kBatch] = {};
+    if (!fresh) {
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        sums[i] = __ldcg(&scratch[(first + i) * Config::kConsumerThreads]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const float* const four = acc + 4 * (first + i);
+      __stcg(&scratch[(first + i) * Config::kConsumerThreads],
+             make_float4(fmaf(four[0], factor, sums[i].x), fmaf(four[1], factor, sums[i].y),
+                         fmaf(four[2], factor, sums[i].z), fmaf(four[3], factor, sums[i].w)));
     }
   }
 }
@@ -54,10 +61,6 @@ struct GradientTerms {
   int exponent;
   float factor;
 };
-
-/// Columns of a gradient that a warp stages at a time, and bytes of that.
-inline constexpr int kStagedColumns = 64;
-static_assert(kStagedBytes == 16 * kStagedColumns * 2);
 
 /// Eight columns of one row, from shared memory.
 __device__ inline void store_piece(const GradientOut& out, std::int64_t row, int head, int column,
@@ -88,7 +91,8 @@ __device__ inline void store_gradient(const BackwardParams& params, const Gradie
   constexpr int kRowBytes = 2 * kStagedColumns;
   const int lane = fresh_thread() % 32;
   const float4* const scratch = scratch_of<Config>(params, terms.part);
-  // Pieces of 16 bytes are swizzled: piece c of row r lies at c ^ (r % 8).
+  // Pieces of 16 bytes are swizzled: piece c of row r lies at c ^ (r / 2 % 4).
+  constexpr int kPieces = kStagedColumns / 8, kRows = 32 / kPieces;
   const int row_of_matrix = lane % 16, piece_of_matrix = lane / 16;
 #pragma unroll
   for (int first = 0; first < Config::kHeadDim; first += kStagedColumns) {
@@ -110,7 +114,7 @@ __device__ inline void store_gradient(const BackwardParams& params, const Gradie
         words[2 * i] = device::encode_bf16_pair(value(sum[i].x, 0), value(sum[i].y, 1));
         words[2 * i + 1] = device::encode_bf16_pair(value(sum[i].z, 2), value(sum[i].w, 3));
       }
-      const int piece = (2 * pair + piece_of_matrix) ^ (row_of_matrix % 8);
+      const int piece = (2 * pair + piece_of_matrix) ^ (row_of_matrix / 2 % kPieces);
       asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                        shared_address(staging) + row_of_matrix * kRowBytes + 16 * piece),
                    "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
@@ -118,10 +122,10 @@ __device__ inline void store_gradient(const BackwardParams& params, const Gradie
     }
     __syncwarp();
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const int row = 4 * step + lane / 8, piece = lane % 8;
-      const uint4 value =
-          *reinterpret_cast<const uint4*>(staging + row * kRowBytes + 16 * (piece ^ (row % 8)));
+    for (int step = 0; step < 16 / kRows; ++step) {
+      const int row = kRows * step + lane / kPieces, piece = lane % kPieces;
+      const uint4 value = *reinterpret_cast<const uint4*>(staging + row * kRowBytes +
+                                                          16 * (piece ^ (row / 2 % kPieces)));
       const int column = first + 8 * piece;
       if (keys.key0 + first_row + row < keys.seqlen_k && column < params.columns) {
         store_piece(out, keys.out_row + first_row + row, keys.head, column, value);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/sm90/backward/add.cuh"
 #include "kernels/sm90/backward/consumer.cuh"
 #include "kernels/sm90/backward/load.cuh"
 
@@ -17,9 +18,17 @@ __device__ inline void backward(const BackwardParams& params) {
       cuda::ptx::mbarrier_init(&smem.key_empty[i], kWarps);
     }
     for (int i = 0; i < Config::kStages; ++i) {
-      cuda::ptx::mbarrier_init(&smem.full[i], 1);
-      cuda::ptx::mbarrier_init(&smem.empty[i], kWarps);
+      cuda::ptx::mbarrier_init(&smem.rows_full[i], 1);
+      cuda::ptx::mbarrier_init(&smem.rows_empty[i], kWarps);
+      cuda::ptx::mbarrier_init(&smem.columns_full[i], 1);
+      cuda::ptx::mbarrier_init(&smem.columns_empty[i], kWarps);
     }
+    for (int i = 0; i < Config::kConsumers; ++i) {
+      cuda::ptx::mbarrier_init(&smem.ds_full[i], kWarps);
+      cuda::ptx::mbarrier_init(&smem.ds_empty[i], 4);
+      cuda::ptx::mbarrier_init(&smem.dq_empty[i], 1);
+    }
+    cuda::ptx::mbarrier_init(&smem.dq_full, 4);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
   __syncthreads();
@@ -27,6 +36,7 @@ __device__ inline void backward(const BackwardParams& params) {
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Config::kProducerRegisters));
     if (threadIdx.x < 32) Producer<Config>(params, smem).run();
+    if (threadIdx.x == 32) add_dq_tiles<Config>(params, smem);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Config::kConsumerRegisters));
     Consumer<Config>(params, smem, warpgroup - 1).run();

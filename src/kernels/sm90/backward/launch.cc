@@ -42,8 +42,7 @@ struct Workspace {
     const std::int64_t heads = call.q.num_heads, dim = call.q.head_dim;
     counter = arena.take<std::int32_t>(64);
     if (call.deterministic) {
-      dq_turns =
-          arena.take<std::int32_t>(2 * row_tiles(call.q.total, call.q.offsets.batch) * heads);
+      dq_turns = arena.take<std::int32_t>(row_tiles(call.q.total, call.q.offsets.batch) * heads);
     }
     dq_sums = arena.take<std::uint8_t>(row_tiles(call.q.total, call.q.offsets.batch) * heads *
                                        dq_tile_bytes(dim, call.dq_sums));
@@ -180,27 +179,36 @@ void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Wo
        .head_dim = columns},
       mx::max_tiles(call.dout.total, call.dout.offsets.batch));
   const std::int64_t tiles = row_tiles(call.dout.total, call.dout.offsets.batch);
-  const RowsParams params{.sides = sides_of(call),
-                          .q_scales = call.q.scales,
-                          .dout_scales = call.dout.scales,
-                          .lse = call.lse,
-                          .row_max = call.row_max,
-                          .delta = memory.delta,
-                          .lse_head_stride = call.lse_head_stride,
-                          .delta_head_stride = call.dout.total,
-                          .anchors = memory.anchors,
-                          .records = memory.records,
-                          .records_head_stride = tiles};
+  const RowsParams params{
+      .sides = sides_of(call),
+      .q_scales = call.q.scales,
+      .dout_scales = call.dout.scales,
+      .lse = call.lse,
+      .row_max = call.row_max,
+      .delta = memory.delta,
+      .lse_head_stride = call.lse_head_stride,
+      .delta_head_stride = call.dout.total,
+      .anchors = memory.anchors,
+      .records = memory.records,
+      .records_head_stride = tiles,
+      .scale_log2 = static_cast<float>(call.softmax_scale * std::numbers::log2e)};
   fill(queue, memory.anchors, 0x80, memory.anchors_bytes);
   const std::int64_t works = tiles * call.q.num_heads;
   launch_rows(queue, "backward_anchors", params, works, kRowsThreads / 32);
   launch_rows(queue, "backward_records", params, works, kRowsThreads / 32);
 }
 
-template <int kHeadDim>
+template <int kHeadDim, bool kLong>
 unsigned smem_bytes(DqSums sums) {
-  return sums == DqSums::kF16 ? sizeof(SmemPlan<Config<kHeadDim, DqSums::kF16>>)
-                              : sizeof(SmemPlan<Config<kHeadDim, DqSums::kF32>>);
+  return sums == DqSums::kF16 ? sizeof(SmemPlan<Config<kHeadDim, DqSums::kF16, kLong>>)
+                              : sizeof(SmemPlan<Config<kHeadDim, DqSums::kF32, kLong>>);
+}
+/// Of the kernel for many queries a sequence, or of the other.
+unsigned smem_bytes(const BackwardCall& call, bool is_long) {
+  if (call.q.head_dim == 128) {
+    return is_long ? smem_bytes<128, true>(call.dq_sums) : smem_bytes<128, false>(call.dq_sums);
+  }
+  return is_long ? smem_bytes<64, true>(call.dq_sums) : smem_bytes<64, false>(call.dq_sums);
 }
 std::int32_t sums_exponent(const BackwardCall& call) {
   return call.dq_sums == DqSums::kF16 ? call.dq_exponent : 0;
@@ -232,7 +240,6 @@ BackwardParams make_params(const device::Queue& queue, const BackwardCall& call,
   params.counter = memory.counter;
   params.dq_exponent = sums_exponent(call);
   params.softmax_scale = static_cast<float>(call.softmax_scale);
-  params.scale_log2 = static_cast<float>(call.softmax_scale * std::numbers::log2e);
   return params;
 }
 
@@ -246,11 +253,13 @@ void run_backward(const device::Queue& queue, const BackwardCall& call, const Wo
   driver::LaunchShape shape;
   shape.grid[0] =
       static_cast<unsigned>(std::min<std::int64_t>(queue.device.multiprocessors(), works));
-  shape.block[0] = Config<128, DqSums::kF32>::kThreads;
-  const bool wide = call.q.head_dim == 128, f16 = call.dq_sums == DqSums::kF16;
-  shape.dynamic_smem_bytes = wide ? smem_bytes<128>(call.dq_sums) : smem_bytes<64>(call.dq_sums);
+  shape.block[0] = Config<128, DqSums::kF32, false>::kThreads;
+  // Of jagged queries the host knows the mean only.
+  const bool is_long = call.q.total > kLongQueries * call.q.offsets.batch;
+  shape.dynamic_smem_bytes = smem_bytes(call, is_long);
   const std::string name =
-      fmt::format("attention_backward_d{}_{}", wide ? 128 : 64, f16 ? "f16" : "f32");
+      fmt::format("attention_backward_d{}_{}{}", call.q.head_dim,
+                  call.dq_sums == DqSums::kF16 ? "f16" : "f32", is_long ? "_long" : "");
   queue.kernels.get("attention_backward", name, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
       .launch(queue.stream, shape, params);
 }

@@ -13,7 +13,8 @@
 namespace mxfa::sm90::backward {
 
 /// One warp: takes key tiles, copies K, V, K^T, and for each query tile that sees them Q, dO, Q^T,
-/// dO^T and the rows' constants. Waits on key_empty, empty; signals key_full, full.
+/// dO^T and the rows' constants. Waits on key_empty, rows_empty, columns_empty; signals key_full,
+/// rows_full, columns_full.
 template <class Config>
 class Producer {
  public:
@@ -36,10 +37,10 @@ class Producer {
       const std::int64_t here = work - first * sides.num_heads_kv;
       load_keys(sequence, static_cast<int>(here / count), static_cast<int>(here % count));
     }
-    wait_for_stage();
+    wait_for(smem_.rows_empty);
     if (lane_ != 0) return;
-    smem_.stage[stage_].flags = 0;
-    ptx::mbarrier_arrive(shared_address(&smem_.full[stage_]));
+    smem_.stage[record_].flags = 0;
+    ptx::mbarrier_arrive(shared_address(&smem_.rows_full[stage_]));
   }
 
  private:
@@ -53,8 +54,8 @@ class Producer {
   };
 
   __device__ std::int32_t next() const { return device::WarpFetchAdd{params_.counter}(); }
-  __device__ void wait_for_stage() const {
-    ptx::mbarrier_wait(shared_address(&smem_.empty[stage_]), phase_ ^ 1);
+  __device__ void wait_for(const std::uint64_t (&empty)[Config::kStages]) const {
+    ptx::mbarrier_wait(shared_address(&empty[stage_]), phase_ ^ 1);
   }
 
   __device__ void load_keys(int sequence, int head, int tile) {
@@ -86,21 +87,31 @@ class Producer {
         .turn = tile + (sides.broadcast_q ? static_cast<int>(sides.k.tiles(sequence)) : 0)};
     const int heads = sides.num_heads / sides.num_heads_kv;
     std::uint32_t scratch = 0;  // what it holds
+    std::uint32_t begin = kKeysBegin;
+    const int phase = tile % kPromotePhases;
     for (int member = 0; member < heads; ++member) {
       for (int m = place.m_begin; m < place.m_end; ++m) {
-        std::uint32_t flags = kValid | scratch;
+        std::uint32_t flags = kValid | scratch | begin;
+        begin = 0;
         if (m == place.m_begin) flags |= kHeadBegins | kFreshDv | kFreshDk;
-        if (m % kPromoteDvTiles == 0) flags |= kFreshDv;
-        if (m % kPromoteDkTiles == 0) flags |= kFreshDk;
+        const int tiles = m + phase;
+        if (!Config::kFolds && tiles % kPromoteDvTiles == 0) flags |= kFreshDv;
+        if (tiles % kPromoteDkTiles == 0) flags |= kFreshDk;
+        if (Config::kFolds && m / kPromoteDvTiles > place.m_begin / kPromoteDvTiles) {
+          flags |= kFolded;
+        }
         const bool head_ends = m + 1 == place.m_end;
         if (head_ends && member + 1 == heads) {
           flags |= kStore;
         } else {
-          if (head_ends || (m + 1) % kPromoteDvTiles == 0) flags |= kPromoteDv;
-          if (head_ends || (m + 1) % kPromoteDkTiles == 0) flags |= kPromoteDk;
+          if (head_ends || (!Config::kFolds && (tiles + 1) % kPromoteDvTiles == 0)) {
+            flags |= kPromoteDv;
+          }
+          if (head_ends || (tiles + 1) % kPromoteDkTiles == 0) flags |= kPromoteDk;
           if (flags & kPromoteDv) scratch |= kScratchDv;
           if (flags & kPromoteDk) scratch |= kScratchDk;
         }
+        if (Config::kFolds && !head_ends && (m + 1) % kPromoteDvTiles == 0) flags |= kFoldDv;
         if (is_masked(keys, m)) flags |= kMasked;
         copy_queries(place, head * heads + member, m, flags);
       }
@@ -133,9 +144,10 @@ class Producer {
     ptx::mbarrier_wait(shared_address(&smem_.key_empty[key_buffer_]), key_phase_ ^ 1);
     KeyRecord& out = smem_.keys[key_buffer_];
     if (lane_ < kKGroups) {
-      out.k_exponent[lane_] = exponent;
+      out.k_factor[lane_] = power_of_two(exponent);
+      out.k_relative[lane_] = power_of_two(exponent - largest);
     } else if (lane_ < 2 * kKGroups) {
-      out.v_exponent[lane_ - kKGroups] = exponent;
+      out.v_factor[lane_ - kKGroups] = power_of_two(exponent);
     }
     std::uint64_t* const full = &smem_.key_full[key_buffer_];
     if (lane_ != 0) {
@@ -172,33 +184,43 @@ class Producer {
   }
 
   __device__ void copy_queries(const QueryPlace& place, int head, int m, std::uint32_t flags) {
-    wait_for_stage();
-    if (lane_ == 0) issue_queries(place, head, m, flags);
+    wait_for(smem_.rows_empty);
+    if (lane_ == 0) copy_rows(place, head, m, flags);
+    wait_for(smem_.columns_empty);
+    if (lane_ == 0) copy_columns(place, head, m);
     __syncwarp();
+    if (++record_ == Config::kRecords) record_ = 0;
     if (++stage_ == Config::kStages) {
       stage_ = 0;
       phase_ ^= 1;
     }
   }
 
-  __device__ void issue_queries(const QueryPlace& place, int head, int m, std::uint32_t flags) {
+  __device__ void copy_rows(const QueryPlace& place, int head, int m, std::uint32_t flags) {
     using namespace cuda::ptx;
-    smem_.stage[stage_] = {
+    smem_.stage[record_] = {
         .flags = flags,
         .row0 = m * kTileM,
-        .dq_tile = static_cast<std::int32_t>(head * params_.dq_head_stride) + place.q_tile + m,
-        .turn = place.turn - first_turn(place, m)};
-    std::uint64_t* const full = &smem_.full[stage_];
+        .dq = {.tile = static_cast<std::int32_t>(head * params_.dq_head_stride) + place.q_tile + m,
+               .turn = place.turn - first_turn(place, m),
+               .last = 0}};
+    std::uint64_t* const full = &smem_.rows_full[stage_];
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
-                              4 * sizeof(smem_.q[0]) + sizeof(RowRecord));
+                              2 * sizeof(smem_.q[0]) + sizeof(RowRecord));
     const std::int32_t q_at[3] = {0, head, place.q_row + m * kTileM};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.q[stage_], &params_.q_map, q_at, full);
-    cp_async_bulk(space_cluster, space_global, &smem_.rows[stage_],
+    cp_async_bulk(space_cluster, space_global, &smem_.rows[record_],
                   params_.records + head * params_.records_head_stride + place.o_tile + m,
                   sizeof(RowRecord), full);
     const std::int32_t o_at[3] = {0, head, place.o_row + m * kTileM};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.dout[stage_], &params_.dout_map, o_at,
                          full);
+  }
+
+  __device__ void copy_columns(const QueryPlace& place, int head, int m) {
+    using namespace cuda::ptx;
+    std::uint64_t* const full = &smem_.columns_full[stage_];
+    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, 2 * sizeof(smem_.qt[0]));
     const std::int32_t ot_at[2] = {(place.o_tile + m) * kTileM, head * Config::kHeadDim};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.dout_t[stage_], &params_.dout_t_map,
                          ot_at, full);
@@ -226,6 +248,7 @@ class Producer {
   int lane_;
   int stage_ = 0;
   unsigned phase_ = 0;
+  int record_ = 0;
   int key_buffer_ = 0;
   unsigned key_phase_ = 0;
 };

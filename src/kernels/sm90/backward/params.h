@@ -39,6 +39,7 @@ struct RowsParams {
   std::int32_t* anchors = nullptr;
   RowRecord* records = nullptr;
   std::int64_t records_head_stride = 0;
+  float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
 };
 /// What a memory of bytes 0x80 says: no row yet.
 inline constexpr std::int32_t kNoAnchor = static_cast<std::int32_t>(0x80808080u);
@@ -60,14 +61,13 @@ struct BackwardParams {
   std::int32_t columns = 0;  ///< of the gradients, a multiple of 8 up to the kernel's head_dim
   std::uint8_t* dq_sums = nullptr;  ///< [num_heads, 2 * tiles of q] of dq_tile_bytes()
   std::int64_t dq_head_stride = 0;  ///< in tiles
-  /// Where sums are made in the order of the keys: how many adds each half of each tile has seen,
-  /// 0 before. Null: in any order.
+  /// Where sums are made in the order of the keys: how many adds each tile has seen, 0
+  /// before. Null: in any order.
   std::int32_t* dq_turns = nullptr;
   float* scratch = nullptr;         ///< [CTAs] of kScratchFloats
   std::int32_t* counter = nullptr;  ///< 0 before
   std::int32_t dq_exponent = 0;     ///< kF16: sums are of dQ * 2^dq_exponent; else 0
   float softmax_scale = 0.0f;
-  float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
 };
 
 /// dQ sums to BF16.

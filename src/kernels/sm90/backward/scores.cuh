@@ -77,9 +77,7 @@ __device__ inline int amax_exponent(float amax) {
   const int biased = static_cast<int>((__float_as_uint(amax) + 0x1FFFFFu) >> 23);
   return max(biased - mx::E4M3::kMaxExponent, 0) - mx::kE8M0Bias;
 }
-__device__ inline bool is_usable(float amax) {
-  return amax > 0.0f && __float_as_uint(amax) < 0x7F800000u;
-}
+__device__ inline bool is_usable(float amax) { return __float_as_uint(amax) - 1 < 0x7F800000u - 1; }
 /// What an infinite amax makes of all codes.
 __device__ inline float poison() { return __uint_as_float(0x7FFFFFFFu); }
 
