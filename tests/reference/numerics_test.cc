@@ -97,7 +97,7 @@ constexpr Deviation kDeviations[] = {
 
 struct Tabled {
   const char* dataset;
-  int seeds;  ///< at 4096 keys; twice as many below
+  int seeds;  ///< at 4096 keys; twice as many below where draws are noisy
   /// A few rows or keys dominate every sum: the study states +-2 dB for its one draw, and where
   /// our draws spread further than that, its draw may lie twice the spread away.
   bool one_draw_is_noisy;
@@ -137,8 +137,12 @@ TEST_P(NumericsTableFull, BothMachinesGiveTheStudysFigures) {
       }
     }
     if (rows.empty()) continue;
+    const auto has = [&](Against against) {
+      return std::ranges::find(rows, against, &Expected::against) != rows.end();
+    };
     Average f64[2], kern[2];
-    for (int seed = 0; seed < tabled.seeds * (seqlen_k < 4096 ? 2 : 1); ++seed) {
+    const bool more = tabled.one_draw_is_noisy && seqlen_k < 4096;
+    for (int seed = 0; seed < tabled.seeds * (more ? 2 : 1); ++seed) {
       const Sample sample(tabled.dataset, {.seqlen_q = 512,
                                            .seqlen_k = seqlen_k,
                                            .head_dim = 128,
@@ -148,7 +152,7 @@ TEST_P(NumericsTableFull, BothMachinesGiveTheStudysFigures) {
             machine == 0 ? RecipeConfig::hopper() : RecipeConfig::blackwell();
         const recipe::StepTensors step = run_step(sample.inputs, config);
         f64[machine].add(sample.f64(step));
-        kern[machine].add(Sample::kern(step));
+        if (has(Against::kKern)) kern[machine].add(Sample::kern(step));
       }
     }
     for (const int machine : {0, 1}) {
