@@ -163,7 +163,7 @@ std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& o
 /// kE4M3 payload; head_dim is contiguous. All pointers are device addresses, workspace is on 256
 /// bytes and never empty. The call returns once its kernels are in options.stream: it waits for
 /// nothing, allocates nothing and may be captured in a CUDA graph, but a kernel's first launch,
-/// which loads it. cu_seqlens are kI32, lie on the device and are not checked: ascending from 0, at
+/// which loads it. cu_seqlens lie on the device and are not checked: ascending from 0, at
 /// most the tensor's rows. Where none is given, the batch is dense: q, o [batch, seqlen_q,
 /// num_heads, head_dim], k, v [batch, seqlen_k, num_heads_kv, head_dim] (a broadcast q keeps its
 /// three dimensions). Scales of jagged payload have the extent of max_scale_shape(); those of o

@@ -13,7 +13,7 @@ __device__ std::int64_t count_groups(const RowsBehind& x) {
   __syncthreads();
   std::int32_t own = 0;
   for (std::int32_t s = threadIdx.x; s < x.batch; s += kClearBehindThreads) {
-    own += (x.cu_seqlens[s + 1] - x.cu_seqlens[s] + kScaleBlock - 1) / kScaleBlock;
+    own += (max(x.cu_seqlens[s + 1] - x.cu_seqlens[s], 0) + kScaleBlock - 1) / kScaleBlock;
   }
   atomicAdd(&groups, own);
   __syncthreads();
@@ -23,7 +23,7 @@ __device__ std::int64_t count_groups(const RowsBehind& x) {
 }
 
 __device__ void clear_rows(const RowsBehind& x) {
-  const std::int64_t first = x.groups ? count_groups(x) : x.cu_seqlens[x.batch];
+  const std::int64_t first = x.groups ? count_groups(x) : max(x.cu_seqlens[x.batch], 0);
   const std::int64_t works = (x.rows - first) * x.num_heads;
   for (std::int64_t work = std::int64_t{blockIdx.x} * kClearBehindThreads + threadIdx.x;
        work < works; work += std::int64_t{gridDim.x} * kClearBehindThreads) {

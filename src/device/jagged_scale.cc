@@ -32,6 +32,16 @@ void jagged_offsets(const Queue& queue, const std::int32_t* tokens, std::int32_t
       .launch(queue.stream, shape, tokens, batch, groups, tiles);
 }
 
+void narrow_offsets(const Queue& queue, const std::int64_t* wide, std::int32_t* narrow,
+                    std::int32_t batch) {
+  core::expect(batch >= 0, "batch", "at least 0", batch);
+  driver::LaunchShape shape;
+  shape.grid[0] = static_cast<unsigned>(batch / kThreads + 1);
+  shape.block[0] = kThreads;
+  queue.kernels.get("jagged_scale", "narrow_offsets")
+      .launch(queue.stream, shape, wide, narrow, batch);
+}
+
 void tile_scales(const Queue& queue, const TileScalesParams& params, std::int64_t max_tiles) {
   move_scales(queue, params, max_tiles, "tile_scales");
 }

@@ -135,4 +135,10 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
 }
 
+extern "C" __global__ void __launch_bounds__(128)
+    narrow_offsets(const std::int64_t* wide, std::int32_t* narrow, std::int32_t batch) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i <= batch) narrow[i] = static_cast<std::int32_t>(wide[i]);
+}
+
 }  // namespace mxfa::device

@@ -36,6 +36,10 @@ void rmsnorm_backward(const Queue& queue, const RmsNormBackwardParams& params);
 void jagged_offsets(const Queue& queue, const std::int32_t* tokens, std::int32_t batch,
                     std::int64_t* groups, std::int64_t* tiles);
 
+/// Offsets [batch + 1] of 64 bits, which fit 32, as such.
+void narrow_offsets(const Queue& queue, const std::int64_t* wide, std::int32_t* narrow,
+                    std::int32_t batch);
+
 void quantize(const Queue& queue, const QuantizeParams& params, std::int64_t max_tiles);
 
 /// Scales to their tiled home, every byte of the sequences' atoms written, padding with 0x00; and

@@ -3,7 +3,9 @@
 #include <array>
 #include <optional>
 
+#include "core/arena.h"
 #include "core/check.h"
+#include "device/ops.h"
 #include "dispatch/attention_problem.h"
 #include "dispatch/gpu/device_memory.h"
 #include "dispatch/refuse.h"
@@ -35,12 +37,15 @@ device::Sequences sequences_of(const TensorView& x, std::string_view name,
   expect(x.rank == 3, name, later("[tokens, heads, head_dim], as there is {}", cu_name), x);
   expect(x.shape[0] <= INT32_MAX, name, "less than 2^31 tokens", x);
   check_tensor(cu_seqlens, cu_name);
-  expect(cu_seqlens.dtype == DType::kI32, cu_name, "i32 on a device", cu_seqlens);
+  check_dtype(cu_seqlens, cu_name, {DType::kI32, DType::kI64});
   expect(cu_seqlens.rank == 1 && cu_seqlens.shape[0] >= 1 && cu_seqlens.shape[0] < INT32_MAX,
          cu_name, "shape [batch + 1]", cu_seqlens);
-  expect(cu_seqlens.strides[0] == 1, cu_name, "contiguous offsets",
-         later("stride {}", cu_seqlens.strides[0]));
+  if (cu_seqlens.strides[0] != 1) {
+    unsupported(cu_name, "contiguous offsets on a device",
+                fmt::format("stride {}", cu_seqlens.strides[0]));
+  }
   expect_on_device(device, cu_seqlens.data, cu_name);
+  // Of 64 bits: until narrow_offsets(), which knows them.
   return {.cu_seqlens = static_cast<const std::int32_t*>(cu_seqlens.data),
           .batch = static_cast<std::int32_t>(cu_seqlens.shape[0] - 1),
           .total = x.shape[0]};
@@ -129,6 +134,11 @@ void check_strides(const TensorView& x, std::string_view name) {
   }
 }
 
+const std::int64_t* wide_offsets(const TensorView& cu_seqlens) {
+  const bool wide = cu_seqlens.rank > 0 && cu_seqlens.dtype == DType::kI64;
+  return wide ? static_cast<const std::int64_t*>(cu_seqlens.data) : nullptr;
+}
+
 /// Names are made where a check fails only.
 void check_scales_given(const Tensor& x, std::string_view name, BlockShape shape) {
   if (x.values.dtype != DType::kE4M3) {
@@ -198,6 +208,8 @@ DeviceProblem make_device_problem(const DeviceInputs& inputs, const attention::O
                          ? broadcast_sequence(q, inputs.cu_seqlens_q)
                          : sequences_of(q, "q", inputs.cu_seqlens_q, "cu_seqlens_q", device);
   spec.k_sequences = sequences_of(k, "k", inputs.cu_seqlens_k, "cu_seqlens_k", device);
+  problem.wide_cu_seqlens_q = wide_offsets(inputs.cu_seqlens_q);
+  problem.wide_cu_seqlens_k = wide_offsets(inputs.cu_seqlens_k);
   const attention::AttentionProblem shape = problem_of(q, k, options);
   attention::internal::validate_heads(shape);
   attention::internal::validate_mask(shape);
@@ -288,6 +300,53 @@ void check_workspace(const DeviceProblem& problem, std::span<std::byte> workspac
   expect(address % kWorkspaceAlignment == 0, "workspace", "an address on 256 bytes",
          later("one {} bytes past that", address % kWorkspaceAlignment));
   expect_on_device(problem.queue.device, workspace.data(), "workspace");
+}
+
+namespace {
+
+/// Where a call's narrow offsets lie; without memory they are counted.
+struct NarrowOffsets {
+  std::int32_t* q = nullptr;
+  std::int32_t* k = nullptr;
+
+  NarrowOffsets(const DeviceProblem& problem, core::Arena& arena) {
+    const device::OperandsSpec& spec = problem.operands;
+    if (problem.wide_cu_seqlens_q != nullptr) q = take(spec.q_sequences, arena);
+    if (problem.wide_cu_seqlens_k != nullptr) k = take(spec.k_sequences, arena);
+  }
+
+ private:
+  static std::int32_t* take(const device::Sequences& sequences, core::Arena& arena) {
+    return arena.take<std::int32_t>(std::int64_t{sequences.batch} + 1);
+  }
+};
+
+}  // namespace
+
+std::int64_t with_offsets_bytes(const DeviceProblem& problem, std::int64_t bytes) {
+  core::Arena counter({}, kWorkspaceAlignment);
+  counter.take<std::byte>(bytes);
+  const NarrowOffsets offsets(problem, counter);
+  return offsets.q == nullptr && offsets.k == nullptr ? bytes : counter.used();
+}
+
+void narrow_offsets(DeviceProblem& problem, std::byte* workspace, std::int64_t bytes, bool launch) {
+  const std::int64_t all = with_offsets_bytes(problem, bytes);
+  if (all == bytes) return;
+  core::Arena arena({workspace, static_cast<std::size_t>(all)}, kWorkspaceAlignment);
+  arena.take<std::byte>(bytes);
+  const NarrowOffsets offsets(problem, arena);
+  const auto use = [&](const std::int64_t* wide, std::int32_t* narrow,
+                       device::Sequences& sequences) {
+    if (wide == nullptr) return;
+    sequences.cu_seqlens = narrow;
+    if (launch) device::narrow_offsets(problem.queue, wide, narrow, sequences.batch);
+  };
+  use(problem.wide_cu_seqlens_q, offsets.q, problem.operands.q_sequences);
+  use(problem.wide_cu_seqlens_k, offsets.k, problem.operands.k_sequences);
+  if (problem.wide_cu_seqlens_q != nullptr) {
+    problem.o_sequences.cu_seqlens = problem.operands.q_sequences.cu_seqlens;
+  }
 }
 
 }  // namespace mxfa::dispatch

@@ -21,6 +21,9 @@ struct DeviceProblem {
   device::Sequences o_sequences = {};  ///< of o, dout, lse: q's, or k's batch of q where broadcast
   attention::Mask mask = {};
   double softmax_scale = 0.0;
+  /// Offsets of 64 bits, for whom narrow_offsets() makes those of `operands`.
+  const std::int64_t* wide_cu_seqlens_q = nullptr;
+  const std::int64_t* wide_cu_seqlens_k = nullptr;
 
   std::int64_t rows_o() const { return o_sequences.total; }
   bool dense() const { return operands.k_sequences.cu_seqlens == nullptr; }
@@ -64,5 +67,11 @@ void check_row_max(const TensorView& row_max, const TensorView& lse);
 /// `workspace`: at least so many bytes of the device, on 256 bytes.
 void check_workspace(const DeviceProblem& problem, std::span<std::byte> workspace,
                      std::int64_t bytes);
+
+/// Bytes that narrow_offsets() takes behind `bytes` of others, on 256 bytes: all of them.
+std::int64_t with_offsets_bytes(const DeviceProblem& problem, std::int64_t bytes);
+/// Points the sequences at offsets of 32 bits behind `bytes` of `workspace`, where those given have
+/// 64, and launches what makes them.
+void narrow_offsets(DeviceProblem& problem, std::byte* workspace, std::int64_t bytes, bool launch);
 
 }  // namespace mxfa::dispatch

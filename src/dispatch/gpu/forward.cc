@@ -48,15 +48,17 @@ std::int64_t device_forward_workspace_bytes(const attention::ForwardArgs& args,
                                             const attention::Options& options) {
   const driver::CurrentDevice current(options.device->state().device);
   const ForwardProblem problem = make_problem(args, options);
-  return kernels_of(problem).workspace_bytes(problem);
+  return with_offsets_bytes(problem, kernels_of(problem).workspace_bytes(problem));
 }
 
 void device_forward(const attention::ForwardArgs& args, const attention::Options& options,
                     std::span<std::byte> workspace, const Phases& phases) {
   const driver::CurrentDevice current(options.device->state().device);
-  const ForwardProblem problem = make_problem(args, options);
+  ForwardProblem problem = make_problem(args, options);
   const ForwardKernels& kernels = kernels_of(problem);
-  check_workspace(problem, workspace, kernels.workspace_bytes(problem));
+  const std::int64_t bytes = kernels.workspace_bytes(problem);
+  check_workspace(problem, workspace, with_offsets_bytes(problem, bytes));
+  narrow_offsets(problem, workspace.data(), bytes, phases.prepare);
   if (phases.prepare) kernels.prepare(problem, workspace.data());
   if (!phases.attend) return;
   kernels.attend(problem, workspace.data());

@@ -82,6 +82,15 @@ TEST(GpuBackward, RowsOfNoSequenceAreCleared) {
   expect_zeros(got.dv, c.cu_seqlens_k.back() * c.num_heads_kv);
 }
 
+TEST(GpuBackward, EmptyBatches) {
+  DeviceBackward call(
+      {.cu_seqlens_q = {0}, .cu_seqlens_k = {0}, .batch = 0, .slack_rows = 2, .slack_rows_k = 3});
+  const DeviceBackward::Codes got = call.run();
+  for (const auto* x : {&got.dq, &got.dk, &got.dv}) {
+    EXPECT_EQ(std::count(x->begin(), x->end(), 0), std::ssize(*x));
+  }
+}
+
 TEST(GpuBackward, PayloadGivesTheSameBits) {
   const CallCase c = jagged();
   DeviceBackward call(c);

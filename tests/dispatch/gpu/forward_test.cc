@@ -243,6 +243,23 @@ TEST(GpuForward, GraphsReplayIt) {
   check(calls.cuGraphDestroy(graph));
 }
 
+TEST(GpuForward, OffsetsOf64BitsGiveTheSameBits) {
+  const CallCase c = jagged();
+  DeviceCall call(c);
+  const CallResults want = call.run();
+  const auto wide = [](const std::vector<std::int32_t>& cu) {
+    return DeviceArray<std::int64_t>(std::vector<std::int64_t>(cu.begin(), cu.end()));
+  };
+  const auto cu_q = wide(c.cu_seqlens_q), cu_k = wide(c.cu_seqlens_k);
+  call.args().cu_seqlens_q = make_tensor(cu_q.data(), DType::kI64, {std::ssize(c.cu_seqlens_q)});
+  call.args().cu_seqlens_k = make_tensor(cu_k.data(), DType::kI64, {std::ssize(c.cu_seqlens_k)});
+  call.poison_outputs();
+  expect_equal(call.run(), want, "64-bit offsets");
+  call.poison_outputs();
+  attention::forward_prepared(call.args(), call.options(), call.workspace().bytes());
+  expect_equal(call.results(), want, "64-bit offsets, prepared");
+}
+
 TEST(GpuForward, RowsOfNoSequenceAreCleared) {
   const CallCase c = jagged();
   DeviceCall call(c);

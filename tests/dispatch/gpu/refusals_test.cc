@@ -94,8 +94,8 @@ const Refusal kRefusals[] = {
      "k: expected [batch, seqlen, heads, head_dim], as there is no cu_seqlens_k, got bf16 "
      "[40, 1, 64]",
      [](ForwardArgs& a, Options&) { a.cu_seqlens_k = {}; }},
-    {"WideOffsets", "cu_seqlens_q: expected i32 on a device, got i64 [2]",
-     [](ForwardArgs& a, Options&) { a.cu_seqlens_q.dtype = DType::kI64; }},
+    {"FloatOffsets", "cu_seqlens_q: expected i32 or i64, got f32 [2]",
+     [](ForwardArgs& a, Options&) { a.cu_seqlens_q.dtype = DType::kF32; }},
     {"Batches", "cu_seqlens_q: expected 1 sequences as k, got 0",
      [](ForwardArgs& a, Options&) { a.cu_seqlens_q.shape[0] = 1; }},
     {"NoScales", "q.scales: expected the scales of 32xD blocks, got none",
