@@ -27,7 +27,6 @@ constexpr const char* kDatasets[] = {"normal", "diffuse", "rmsnorm", "sink", "vb
 constexpr std::int64_t kListedKeys = 4096;
 const std::map<std::string, double> kListed = {
     {"normal", 32.1}, {"diffuse", 31.6}, {"rmsnorm", 48.0}, {"sink", 37.7}, {"vbias", 54.0}};
-constexpr double kSlackDb = 1.0;
 
 struct Sample {
   std::string dataset;
@@ -126,12 +125,12 @@ double difference(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 io::SqnrRecord bar(const std::string& tensor, const std::vector<double>& want, const Result& got,
-                   const Result& by_recipe, std::optional<double> listed) {
+                   const Result& by_recipe, std::optional<double> listed, double slack_db) {
   io::SqnrRecord record{.tensor = tensor,
                         .db = reference::sqnr_db(want, got.o),
-                        .threshold_db = reference::sqnr_db(want, by_recipe.o) - kSlackDb,
+                        .threshold_db = reference::sqnr_db(want, by_recipe.o) - slack_db,
                         .verdict = {}};
-  if (listed) record.threshold_db = std::max(record.threshold_db, *listed - kSlackDb);
+  if (listed) record.threshold_db = std::max(record.threshold_db, *listed - slack_db);
   record.verdict = record.db >= record.threshold_db ? "pass" : "fail";
   return record;
 }
@@ -140,8 +139,8 @@ io::Json lse_bar(double value, double limit) {
   return {{"value", value}, {"bar", limit}, {"verdict", value <= limit ? "pass" : "fail"}};
 }
 
-io::Record record_of(const Sample& sample, bool half_scores, const Result& got,
-                     const Wanted& want) {
+io::Record record_of(const Sample& sample, bool half_scores, const Result& got, const Wanted& want,
+                     double slack_db) {
   io::Record record;
   record.routine = "attention_forward_sqnr";
   record.impl = half_scores ? "mxfa mxfp8 (half scores)" : "mxfa mxfp8";
@@ -158,14 +157,14 @@ io::Record record_of(const Sample& sample, bool half_scores, const Result& got,
   record.variant.qk = "mxfp8";
   std::optional<double> listed;
   if (sample.seqlen_k == kListedKeys && !half_scores) listed = kListed.at(sample.dataset);
-  record.sqnr = {bar("o_kern", want.kern.o, got, want.recipe, listed),
-                 bar("o_f64", want.f64.o, got, want.recipe, std::nullopt)};
+  record.sqnr = {bar("o_kern", want.kern.o, got, want.recipe, listed, slack_db),
+                 bar("o_f64", want.f64.o, got, want.recipe, std::nullopt, slack_db)};
   double size = 1;
   for (const double lse : want.recipe.lse) size = std::max(size, std::abs(lse));
-  const double half = half_scores ? 4e-3 : 0;
+  const double half = half_scores ? attention::kHalfScoresLse * size : 0;
   record.extra["dataset"] = sample.dataset;
   record.extra["lse_recipe"] =
-      lse_bar(difference(got.lse, want.recipe.lse), half_scores ? 6e-3 * size : 2e-5 * size);
+      lse_bar(difference(got.lse, want.recipe.lse), half_scores ? half : 2e-5 * size);
   record.extra["lse_f64"] = lse_bar(difference(got.lse, want.f64.lse),
                                     2 * difference(want.recipe.lse, want.f64.lse) + half);
   return record;
@@ -200,7 +199,8 @@ std::vector<io::Record> sqnr_records(const Device& device, const SqnrOptions& op
     const Wanted want = wanted_of(sample, attention::native_recipe(device), work.half_scores);
     const std::lock_guard lock(device_mutex);
     const Result got = run_on(device, sample, work.half_scores);
-    records[static_cast<std::size_t>(i)] = record_of(sample, work.half_scores, got, want);
+    records[static_cast<std::size_t>(i)] =
+        record_of(sample, work.half_scores, got, want, options.slack_db);
     done();
   });
   return records;

@@ -1,27 +1,35 @@
-"""mxfa's own forward on PyTorch's tensors and stream, by libmxfa_peer.so (target mxfa_peer)."""
+"""mxfa's own forward and backward on PyTorch's tensors and stream, by libmxfa_peer.so (target
+mxfa_peer)."""
 
 import ctypes
 
 import torch
 
 WHOLE, PREPARE, ATTEND = 0, 1, 2  # phases
-# impl -> (variant of mxfa_peer.cc, phase that is timed)
-IMPLS = {"mxfa mxfp8": (0, ATTEND), "mxfa mxfp8 (half scores)": (1, ATTEND),
-         "mxfa mxfp8 (qk bf16)": (2, ATTEND), "mxfa mxfp8 (leak-free)": (3, ATTEND),
-         "mxfa mxfp8 (whole call)": (0, WHOLE),
-         "mxfa mxfp8 (half scores, whole call)": (1, WHOLE)}
-ACCURACY_ROWS = 64
+# pass -> impl -> (variant of mxfa_peer.cc, phase that is timed)
+IMPLS = {
+    "forward": {"mxfa mxfp8": (0, ATTEND), "mxfa mxfp8 (half scores)": (1, ATTEND),
+                "mxfa mxfp8 (qk bf16)": (2, ATTEND), "mxfa mxfp8 (leak-free)": (3, ATTEND),
+                "mxfa mxfp8 (whole call)": (0, WHOLE),
+                "mxfa mxfp8 (half scores, whole call)": (1, WHOLE)},
+    "backward": {"mxfa mxfp8": (0, ATTEND), "mxfa mxfp8 (dq fp16)": (1, ATTEND),
+                 "mxfa mxfp8 (deterministic)": (2, ATTEND),
+                 "mxfa mxfp8 (whole call)": (0, WHOLE)},
+}
+NAMES = list(dict.fromkeys(name for own in IMPLS.values() for name in own))
+ACCURACY_ROWS, ACCURACY_KEYS, CHUNK = 64, 16, 2048
 
 
 class Shape(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64)
                 for name in ("batch", "num_heads", "seqlen_q", "seqlen_k", "total_k", "head_dim",
-                             "jagged", "causal", "variant")]
+                             "jagged", "causal", "backward", "variant")]
 
 
 class Pointers(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p)
-                for name in ("q", "k", "v", "o", "lse", "cu_seqlens_q", "cu_seqlens_k")]
+                for name in ("q", "k", "v", "o", "lse", "row_max", "cu_q", "cu_k", "dout", "dq",
+                             "dk", "dv")]
 
 
 class Library:
@@ -41,19 +49,26 @@ class Library:
         return result
 
 
-class Forward:
-    """One case and variant. It keeps what its call points to."""
+class Outputs:
+    """What a case's forward and backward write; poisoned."""
 
-    def __init__(self, library, tensors, variant):
-        self.library, self.tensors = library, tensors
+    def __init__(self, tensors):
+        rows = (tensors.case.num_heads, tensors.case.batch * tensors.case.seqlen_q)
+        self.o, self.dq = (torch.full_like(tensors.q, float("nan")) for _ in range(2))
+        self.dk, self.dv = (torch.full_like(tensors.k, float("nan")) for _ in range(2))
+        self.lse, self.row_max = (torch.full(rows, float("nan"), device="cuda") for _ in range(2))
+
+
+class Call:
+    """One case, pass and variant. It keeps what it points to."""
+
+    def __init__(self, library, tensors, outputs, backward, variant):
+        self.library, self.tensors, self.outputs = library, tensors, outputs
         case = tensors.case
-        self.o = torch.full_like(tensors.q, float("nan"))
-        rows = case.batch * case.seqlen_q
-        self.lse = torch.empty(case.num_heads, rows, device="cuda", dtype=torch.float32)
         shape = Shape(case.batch, case.num_heads, case.seqlen_q, case.seqlen_k, case.total_k(),
-                      case.head_dim, case.jagged, case.causal, variant)
-        pointers = Pointers(*(t.data_ptr() for t in (tensors.q, tensors.k, tensors.v, self.o,
-                                                     self.lse, tensors.cu_q, tensors.cu_k)))
+                      case.head_dim, case.jagged, case.causal, backward, variant)
+        pointers = Pointers(**{name: getattr(tensors, name, getattr(outputs, name, None)).data_ptr()
+                               for name, _ in Pointers._fields_})
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         self.call = ctypes.c_void_p(library.checked(library.calls.mxfa_peer_call(
             ctypes.c_void_p(library.device), stream, ctypes.byref(shape),
@@ -68,29 +83,69 @@ class Forward:
         if self.library.calls.mxfa_peer_run(self.call, self.memory, self.size, phase) != 0:
             raise RuntimeError(self.library.calls.mxfa_peer_failure().decode())
 
-    def sqnr_db(self):
-        """Of o after a run: the last rows of the longest sequence's last head, in float64."""
-        case, tensors, head = self.tensors.case, self.tensors, self.tensors.case.num_heads - 1
+
+def sqnr_db(want, got):
+    error = want - got.double()
+    return float(10 * torch.log10(want.square().sum() / error.square().sum()))
+
+
+class Truth:
+    """Attention of the longest sequence's last head in float64."""
+
+    def __init__(self, tensors):
+        case, self.head = tensors.case, tensors.case.num_heads - 1
         lengths = case.key_lengths()
         which = lengths.index(max(lengths))
-        first_k, last_q = sum(lengths[:which]), (which + 1) * case.seqlen_q
-        rows = slice(last_q - min(ACCURACY_ROWS, case.seqlen_q), last_q)
-        keys = slice(first_k, first_k + lengths[which])
-        q, k, v = (t[part, head].double() for t, part in ((tensors.q, rows), (tensors.k, keys),
-                                                          (tensors.v, keys)))
-        scores = q @ k.T / case.head_dim**0.5
-        if case.causal:
-            count = scores.shape[0]
-            mask = torch.ones_like(scores, dtype=torch.bool).tril(scores.shape[1] - count)
-            scores = scores.masked_fill(~mask, float("-inf"))
-        want = scores.softmax(-1) @ v
-        error = want - self.o[rows, head].double()
-        return float(10 * torch.log10(want.square().sum() / error.square().sum()))
+        self.case, first_k = case, sum(lengths[:which])
+        self.queries = slice(which * case.seqlen_q, (which + 1) * case.seqlen_q)
+        self.keys = slice(first_k, first_k + lengths[which])
+        self.q, self.dout = (t[self.queries, self.head].double()
+                             for t in (tensors.q, tensors.dout))
+        self.k, self.v = (t[self.keys, self.head].double() for t in (tensors.k, tensors.v))
+
+    def probabilities(self, rows):
+        scores = self.q[rows] @ self.k.T / self.case.head_dim**0.5
+        if self.case.causal:
+            last = torch.arange(len(self.q), device="cuda")[rows] + len(self.k) - len(self.q)
+            hidden = torch.arange(len(self.k), device="cuda")[None, :] > last[:, None]
+            scores = scores.masked_fill(hidden, float("-inf"))
+        return scores.softmax(-1)
+
+    def forward(self, outputs):
+        """SQNR of the last rows of o."""
+        rows = slice(max(0, len(self.q) - ACCURACY_ROWS), len(self.q))
+        want = self.probabilities(rows) @ self.v
+        return {"o": sqnr_db(want, outputs.o[self.queries, self.head][rows])}
+
+    def backward(self, outputs):
+        """SQNR of dq, and of the first keys' dk and dv."""
+        scale, few = self.case.head_dim**-0.5, slice(0, ACCURACY_KEYS)
+        dq, dk, dv = [], 0, 0
+        for begin in range(0, len(self.q), CHUNK):
+            rows = slice(begin, begin + CHUNK)
+            p = self.probabilities(rows)
+            dp = self.dout[rows] @ self.v.T
+            ds = scale * p * (dp - (p * dp).sum(-1, keepdim=True))
+            dq.append(ds @ self.k)
+            dk = dk + ds[:, few].T @ self.q[rows]
+            dv = dv + p[:, few].T @ self.dout[rows]
+        return {"dq": sqnr_db(torch.cat(dq), outputs.dq[self.queries, self.head]),
+                "dk": sqnr_db(dk, outputs.dk[self.keys, self.head][few]),
+                "dv": sqnr_db(dv, outputs.dv[self.keys, self.head][few])}
 
 
-def calls(library, tensors, impl):
-    """{"forward": call, "accuracy": call of no arguments}"""
-    variant, phase = IMPLS[impl]
-    forward = Forward(library, tensors, variant)
-    forward.run(PREPARE)
-    return {"forward": lambda: forward.run(phase), "accuracy": forward.sqnr_db}
+def calls(library, tensors, impl, passes):
+    """{pass: call}, and under "accuracy" {pass: call that returns {tensor: dB}} after a run."""
+    outputs = Outputs(tensors)
+    result = {"accuracy": {}}
+    for name in passes:
+        variant, phase = IMPLS[name][impl]
+        if name == "backward":
+            forward = Call(library, tensors, outputs, False, 0)
+            forward.run(WHOLE)
+        call = Call(library, tensors, outputs, name == "backward", variant)
+        call.run(PREPARE)
+        result[name] = lambda call=call, phase=phase: call.run(phase)
+        # Made again where it is asked for: a case's operands in float64 are not kept meanwhile.
+        result["accuracy"][name] = lambda name=name: getattr(Truth(tensors), name)(outputs)
+    return result

@@ -5,7 +5,7 @@ after 10 warm-ups, in turns. What a machine does not have is named as missing, w
 beside it.
 
     run.py --json peers.json
-    run.py --mxfa build/release/lib/libmxfa_peer.so --passes forward --json peers.json
+    run.py --mxfa build/release/lib/libmxfa_peer.so --json peers.json
     run.py --dry-run          what would run, and which packages are there; needs no GPU
 """
 
@@ -20,6 +20,7 @@ import sys
 
 import known
 from cases import PRESETS
+from clocks import Clocks
 
 IMPLS = ("cudnn bf16", "cudnn fp8", "fa3 bf16", "fa3 fp8", "torch bf16")
 OURS = "mxfa "
@@ -29,9 +30,12 @@ MODULES = {"cudnn": ("cudnn",), "fa3": ("flash_attn_interface", "fa3_fwd_interfa
 
 
 def selected_passes(impl, passes):
-    """FlashAttention-3 has no FP8 backward; mxfa's is not measured here."""
-    forward_only = impl == "fa3 fp8" or impl.startswith(OURS)
-    return [name for name in passes if not (forward_only and name == "backward")]
+    """FlashAttention-3 has no FP8 backward; mxfa's variants are of one pass or both."""
+    if impl.startswith(OURS):
+        import mxfa_peer
+
+        return [name for name in passes if impl in mxfa_peer.IMPLS[name]]
+    return [name for name in passes if not (impl == "fa3 fp8" and name == "backward")]
 
 
 def installed(modules):
@@ -67,31 +71,6 @@ def make_calls(impl, tensors):
     return cudnn_peer.calls(tensors, precision == "fp8")
 
 
-class Clocks:
-    """Clock and power of the GPU, sampled beside the runs; None where nvidia-smi is missing."""
-
-    def __init__(self):
-        query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits",
-                 "-lms", "50"]
-        try:
-            self.process = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
-        except OSError:
-            self.process = None
-
-    def stop(self):
-        """{"sm_mhz_median": .., "power_w_median": ..} of the samples under load."""
-        if self.process is None:
-            return {}
-        self.process.terminate()
-        rows = [line.split(",") for line in self.process.communicate()[0].splitlines()]
-        samples = [(float(mhz), float(watt)) for mhz, watt in (r for r in rows if len(r) == 2)]
-        busy = [s for s in samples if s[1] >= 0.6 * max(watt for _, watt in samples)]
-        if not busy:
-            return {}
-        return {"sm_mhz_median": statistics.median(mhz for mhz, _ in busy),
-                "power_w_median": statistics.median(watt for _, watt in busy)}
-
-
 def attempt(call):
     """Runs it once; the exception that it ends with, or None."""
     import torch
@@ -117,7 +96,7 @@ class Run:
             import mxfa_peer
 
             self.library = mxfa_peer.Library(arguments.mxfa)
-            self.impls = list(mxfa_peer.IMPLS) + self.impls
+            self.impls = mxfa_peer.NAMES + self.impls
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
         self.common = {"device": torch.cuda.get_device_name(),
@@ -163,7 +142,7 @@ class Run:
             "ceiling": {"name": f"{gemm}_tflops", "value": self.ceilings[gemm]},
             "fraction_of_ceiling": rate / self.ceilings[gemm]}
         if accuracy is not None:
-            record["sqnr_db"] = {"o": accuracy}
+            record["sqnr_db"] = accuracy
         self.records.append(record | self.common)
         return self.records[-1]
 
@@ -179,7 +158,8 @@ class Run:
                     if rate is not None:
                         record[f"vs_best_{kind}"] = record["tflops"] / rate
                         text += f"  {record['tflops'] / rate:.3f}x {kind}"
-                text += f"  O {record['sqnr_db']['o']:.2f} dB"
+                text += "".join(f"  {tensor} {db:.2f} dB"
+                                for tensor, db in record["sqnr_db"].items())
             print(text, flush=True)
 
     def measure_case(self, case):
@@ -191,7 +171,7 @@ class Run:
         for impl in self.impls:
             passes = selected_passes(impl, self.arguments.passes)
             try:
-                calls = self.make_calls(impl, tensors)
+                calls = self.make_calls(impl, tensors, passes)
             except Exception as error:  # not installed, or refused: told as missing
                 calls = dict.fromkeys(passes, error)
             for name in passes:
@@ -199,10 +179,13 @@ class Run:
                 if error is not None:
                     self.missing(case, impl, name, f"{error}")
                 else:
-                    ready.append((impl, name, calls[name], calls.get("accuracy")))
-        clocks = Clocks()
-        samples = time_in_turns([call for _, _, call, _ in ready], self.arguments.runs)
-        state = clocks.stop()
+                    ready.append((impl, name, calls[name],
+                                  calls.get("accuracy", {}).get(name)))
+        calls = [call for _, _, call, _ in ready]
+        with Clocks() as clocks:
+            samples = time_in_turns(calls, self.arguments.runs)
+            clocks.keep_busy(calls)
+        state = clocks.state()
         for name in self.arguments.passes:
             measured = [self.measured(case, impl, own, times, accuracy and accuracy()) | state
                         for (impl, own, _, accuracy), times in zip(ready, samples) if own == name]
@@ -212,11 +195,11 @@ class Run:
         del tensors, ready
         torch.cuda.empty_cache()
 
-    def make_calls(self, impl, tensors):
+    def make_calls(self, impl, tensors, passes):
         if impl.startswith(OURS):
             import mxfa_peer
 
-            return mxfa_peer.calls(self.library, tensors, impl)
+            return mxfa_peer.calls(self.library, tensors, impl, passes)
         return make_calls(impl, tensors)
 
     def run(self):
@@ -248,7 +231,7 @@ def main():
     parser.add_argument("--passes", type=names(PASSES), default=list(PASSES))
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--mxfa", metavar="LIBRARY",
-                        help="libmxfa_peer.so: mxfa's forward in turns with the others")
+                        help="libmxfa_peer.so: mxfa's calls in turns with the others")
     parser.add_argument("--json", help="write the records to FILE")
     parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args()

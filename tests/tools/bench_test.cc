@@ -69,11 +69,46 @@ TEST_F(BenchCommand, HoldsTheForwardToItsBars) {
   for (const auto& record : records) EXPECT_EQ(record["sqnr"][0]["verdict"], "pass");
 }
 
+TEST_F(BenchCommand, FailsWhereABarIsMissed) {
+  // Bars 50 dB above what the recipe reaches.
+  const Outcome outcome = run({"bench", "forward", "--driver", "emulator", "--preset", "sqnr-tiny",
+                               "--variants", "f32", "--slack-db", "-50"});
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_NE(outcome.out.find("FAIL"), std::string::npos);
+}
+
+TEST_F(BenchCommand, RunsTheBackwardOnTheEmulator) {
+  const Outcome outcome = run({"bench", "backward", "--driver", "emulator", "--preset", "tiny",
+                               "--json", path("backward.json"), "--plot", path("backward.svg")});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const auto records = nlohmann::json::parse(file_text(path("backward.json")));
+  EXPECT_EQ(records.size(), 9u);
+  for (const auto& record : records) {
+    EXPECT_EQ(record["routine"], "attention_backward");
+    for (const char* const tensor : {"dq", "dk", "dv"}) {
+      EXPECT_GT(double(record["sqnr_db"][tensor]), 18) << record.dump();
+    }
+  }
+  EXPECT_EQ(records[1]["variant"]["dq_accum"], "fp16");
+  EXPECT_EQ(records[2]["variant"]["deterministic"], true);
+}
+
 TEST_F(BenchCommand, NamesWhatADeviceLacks) {
   expect_refused({"bench", "forward", "--driver", "emulator", "--arch", "sm_80"}, "sm_100a");
   expect_refused({"bench", "forward", "--driver", "emulator", "--preset", "dense"}, "tiny");
   expect_refused({"bench", "forward", "--preset", "fast"}, "jagged");
   expect_refused({"bench", "forward", "--variants", "f32,fast"}, "leak-free");
+  expect_refused({"bench", "backward", "--variants", "fast"}, "deterministic");
+  expect_refused({"bench", "backward", "--arch", "sm_90a"}, "without --driver emulator");
+  const std::vector<std::string> tiny{"bench",    "forward",  "--driver",
+                                      "emulator", "--preset", "tiny"};
+  const auto with = [&](const char* option, const char* value) {
+    std::vector<std::string> arguments = tiny;
+    arguments.insert(arguments.end(), {option, value});
+    return arguments;
+  };
+  expect_refused(with("--device", "0"), "device: expected none on the emulator");
+  expect_refused(with("--cublaslt", "libfast.so"), "cublaslt: expected none on the emulator");
 }
 #endif
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "bench/backward_command.h"
 #include "bench/compare_command.h"
 #include "bench/forward_command.h"
 #include "bench/report.h"
@@ -106,7 +107,8 @@ Command add_bench(CLI::App& root) {
   cpu->add_option("--runs", arguments->runs, "Timed runs of each routine")->capture_default_str();
   add_json_option(*cpu, arguments->json);
   cpu->add_option("--plot", arguments->plot, "Bars by routine and shape")->type_name("FILE.svg");
-  const std::vector<Command> others{bench::add_forward(*app), bench::add_compare(*app)};
+  const std::vector<Command> others{bench::add_forward(*app), bench::add_backward(*app),
+                                    bench::add_compare(*app)};
   return {app, [arguments, others] {
             for (const Command& command : others) {
               if (command.app->parsed()) return command.run();

@@ -1,0 +1,66 @@
+#include "bench/backward_command.h"
+
+#include <memory>
+
+#include "bench/device_bench.h"
+#ifdef MXFA_HAS_DRIVER
+#include "device/backward_suite.h"
+#endif
+
+namespace mxfa::cli::bench {
+namespace {
+
+#ifdef MXFA_HAS_DRIVER
+
+ExitStatus run_backward(const DeviceArguments& arguments) {
+  check_device_arguments(arguments, mxfa::bench::kBackwardVariants);
+  check_outputs({{"json", arguments.json}, {"plot", arguments.plot}});
+  mxfa::bench::preset(arguments.preset, mxfa::bench::Scale::kGpu);
+  const Device device(device_options(arguments));
+  const auto variants =
+      variants_of<mxfa::bench::BackwardVariant>(arguments, mxfa::bench::kBackwardVariants);
+  return run_speed(arguments, device,
+                   {.command = "mxfa bench backward",
+                    .title = "Attention backward",
+                    .records =
+                        [&](const auto& cases, const auto& options, const auto& done) {
+                          return mxfa::bench::backward_records(device, cases, variants, options,
+                                                               done);
+                        },
+                    .host_time = [&] { return mxfa::bench::backward_host_time_records(device); }});
+}
+
+#else
+
+ExitStatus run_backward(const DeviceArguments&) {
+  throw Error(ErrorKind::kDevice, "device: this build has no device code (nvcc was not found)");
+}
+
+#endif
+
+}  // namespace
+
+Command add_backward(CLI::App& bench) {
+  CLI::App* app = bench.add_subcommand("backward", "Attention backward on a GPU");
+  app->footer(
+      "dQ, dK and dV on prepared operands, the preparation (q, k, v, dout), and the whole call\n"
+      "from BF16, in turns; the fraction of cuBLASLt's FP8 GEMM rate in the same run; accuracy of\n"
+      "what was timed against attention in float64, on rows and keys of one head. Host time of a\n"
+      "call back to back.\n\n"
+      "Presets: peer, dense, causal, jagged, all; on the emulator: tiny. Hopper only.\n"
+      "Examples:\n"
+      "  mxfa bench backward --preset jagged --json jagged.json --plot jagged.svg\n"
+      "  mxfa bench backward --driver emulator --preset tiny");
+  const auto arguments = std::make_shared<DeviceArguments>();
+  add_device_options(*app, *arguments,
+                     "What dQ is summed in, some of fp32, fp16, deterministic (fp32, in the order "
+                     "of the keys). Default: all");
+  return {app, [arguments] {
+            if (arguments->variants.empty()) {
+              arguments->variants = {"fp32", "fp16", "deterministic"};
+            }
+            return run_backward(*arguments);
+          }};
+}
+
+}  // namespace mxfa::cli::bench
