@@ -36,6 +36,9 @@ extern const char* const kArgumentHelp;
 ArgumentSpec parse_argument(const std::string& text);
 ArgumentSpec parse_buffer(const std::string& text);
 
+/// "random", ...; `timed`: also the policy for pictures.
+Policy parse_policy(const std::string& name, bool timed);
+
 /// The bytes of a scalar, or what a buffer holds before the launch (empty for "out").
 std::vector<std::byte> initial_bytes(const ArgumentSpec& spec);
 

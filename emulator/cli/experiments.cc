@@ -25,14 +25,7 @@ constexpr std::size_t kShownFailures = 3;
 std::vector<Policy> parse_policies(const std::vector<std::string>& names) {
   std::vector<Policy> result;
   for (const std::string& name : names) {
-    const auto found = std::ranges::find(kAllPolicies, name, policy_name);
-    if (found == std::end(kAllPolicies)) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  fmt::format("--policy: expected random, earliest, latest, lifo or starve, got "
-                              "'{}'",
-                              name));
-    }
-    result.push_back(*found);
+    result.push_back(parse_policy(name, false));
   }
   return result;
 }
@@ -65,7 +58,7 @@ class Trial {
   ExperimentResult run_intact() {
     io::Progress progress("as it stands", static_cast<std::int64_t>(experiment_.launches()));
     experiment_.on_launch = [&] { progress.advance(); };
-    ExperimentResult result = run_experiment(experiment_);
+    ExperimentResult result = run_experiment(experiment_, session_.module());
     experiment_.on_launch = {};
     session_.write_outputs();
     return result;
@@ -77,8 +70,12 @@ class Trial {
   std::optional<std::uint64_t> checksum_;
 };
 
-std::string source_text(const std::string& file, std::uint32_t line) {
-  return line == 0 ? std::string() : fmt::format("{}:{}", file, line);
+/// Of a mutation, or of what a wait was.
+template <class Placed>
+std::string source_text(const Placed& placed) {
+  if (placed.source_line == 0) return {};
+  return fmt::format("{}:{}{}{}", placed.source_file, placed.source_line,
+                     placed.inlined_at.empty() ? "" : ", inlined at ", placed.inlined_at);
 }
 
 /// Statements that are known as waits, but that no launch came to.
@@ -109,7 +106,7 @@ void print_waits(const Experiment& experiment, const CheckReport& report) {
       "PASSED", "LINE", "STATEMENT");
   for (const WaitCoverage& wait : report.waits) {
     if (!never_blocked(wait)) continue;
-    const std::string source = source_text(wait.source_file, wait.source_line);
+    const std::string source = source_text(wait);
     fmt::print("  {:>9} {:>6}  {}{}{}\n", wait.passed, wait.ptx_line, wait.ptx_text,
                source.empty() ? "" : "  ", source);
   }
@@ -152,6 +149,7 @@ Json site_json(const HazardSite& site) {
           {"ptx_text", site.ptx_text},
           {"source_file", site.source_file},
           {"source_line", site.source_line},
+          {"inlined_at", site.inlined_at},
           {"who", site.who},
           {"what", site.what}};
 }
@@ -187,6 +185,7 @@ void add_result(Json& json, const ExperimentResult& result) {
                              {"ptx_text", wait.ptx_text},
                              {"source_file", wait.source_file},
                              {"source_line", wait.source_line},
+                             {"inlined_at", wait.inlined_at},
                              {"passed", wait.passed},
                              {"blocked", wait.blocked},
                              {"initial", wait.initial}});
@@ -210,6 +209,7 @@ Json mutant_json(const MutantOutcome& outcome) {
   return {{"line", mutation.line},
           {"source_file", mutation.source_file},
           {"source_line", mutation.source_line},
+          {"inlined_at", mutation.inlined_at},
           {"kind", mutation.kind},
           {"statement", mutation.statement},
           {"change", mutation.change},
@@ -232,7 +232,7 @@ void print_mutants(const std::vector<MutantOutcome>& outcomes) {
     fmt::print("{:>6}  {:<9}  {:<22}  {:<13}  {}\n", mutation.line, mutation.kind, mutation.change,
                verdict_name(outcome.verdict), shortened(outcome.detail, 100));
     if (outcome.verdict != MutantVerdict::kReported) {
-      const std::string source = source_text(mutation.source_file, mutation.source_line);
+      const std::string source = source_text(mutation);
       fmt::print("{:>6}  {}{}{}\n", "", shortened(mutation.statement, 100),
                  source.empty() ? "" : "  ", source);
     }
@@ -312,7 +312,7 @@ ExitStatus mutate_command(ExperimentOptions& options) {
 void add_experiment_options(CLI::App& app, ExperimentOptions& options) {
   add_launch_options(app, options.run);
   app.add_option("--policy", options.policies,
-                 "only these of random, earliest, latest, lifo, starve; left out: all")
+                 fmt::format("only these of {}; left out: all", policy_names(false)))
       ->allow_extra_args(false);
   app.add_option("--json", options.json, "file for everything that was found");
 }

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <exception>
 #include <limits>
-#include <map>
 #include <new>
 
 #include "experiments.h"
@@ -47,14 +46,12 @@ struct TraceOptions {
 };
 
 ExitStatus run_seeds(Session& session, const RunOptions& options) {
-  const Module module(session.ptx(), options.path, session.memory());
-  module.entry(options.entry);  // lowered here, so that the time below is the launch alone
   std::uint64_t first_checksum = 0;
   for (std::uint64_t i = 0; i < options.seeds; ++i) {
     LaunchOptions launch = options.launch;
     launch.seed = options.seed + i;
     const auto start = std::chrono::steady_clock::now();
-    const LaunchStats stats = session.launch(module, launch);
+    const LaunchStats stats = session.launch(session.module(), launch);
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const std::uint64_t checksum = session.checksum();
@@ -147,11 +144,11 @@ ExitStatus lint_command(const std::vector<std::string>& paths) {
 
 void add_run_options(CLI::App& app, RunOptions& options) {
   add_launch_options(app, options);
-  const std::map<std::string, Policy> policies{
-      {"random", Policy::kRandom}, {"earliest", Policy::kEarliest}, {"latest", Policy::kLatest},
-      {"lifo", Policy::kLifo},     {"starve", Policy::kStarve},     {"timed", Policy::kTimed}};
-  app.add_option("--policy", options.launch.policy, "random, earliest, latest, lifo, starve, timed")
-      ->transform(CLI::CheckedTransformer(policies, CLI::ignore_case));
+  app.add_option_function<std::string>(
+         "--policy",
+         [&options](const std::string& name) { options.launch.policy = parse_policy(name, true); },
+         policy_names(true))
+      ->take_last();
   app.add_option("--threads", options.launch.threads, "host threads")
       ->transform(whole_number(1, 1024));
   app.add_flag("--perturb", options.launch.perturb,

@@ -34,9 +34,10 @@ void pad(std::vector<std::byte>& bytes, std::size_t alignment) {
 }
 
 // A text that is not PTX is bad input, not a program that does wrong.
-Module load(const std::string& ptx, const std::string& path, GlobalMemory& memory) {
+std::unique_ptr<const Module> load(const std::string& ptx, const std::string& path,
+                                   GlobalMemory& memory) {
   try {
-    return {ptx, path, memory};
+    return std::make_unique<const Module>(ptx, path, memory);
   } catch (const PtxError& error) {
     fail(error.what());
   }
@@ -76,8 +77,8 @@ Session::Session(RunOptions& options)
     fail(fmt::format("--expect: expected a file of {} bytes, '{}' has {}", bytes, file,
                      reference.value.size()));
   }
-  const Module module = load(ptx_, options.path, memory_);
-  const std::vector<std::string> entries = module.entries();
+  module_ = load(ptx_, options.path, memory_);
+  const std::vector<std::string> entries = module_->entries();
   if (options.entry.empty() && entries.size() == 1) options.entry = entries[0];
   if (std::ranges::find(entries, options.entry) == entries.end()) {
     fail(fmt::format("--entry: expected one of {}, got '{}'", fmt::join(entries, ", "),
@@ -85,8 +86,8 @@ Session::Session(RunOptions& options)
   }
   allocate();
   try {
-    check_arguments(module.entry(options.entry));
-    module.check_launch(options.entry, config_);
+    check_arguments(module_->entry(options.entry));
+    module_->check_launch(options.entry, config_);
   } catch (const PtxError& error) {
     fail(error.what());
   }

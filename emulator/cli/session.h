@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   const std::string& ptx() const { return ptx_; }
+  /// The text as it stands, with the entry made executable.
+  const Module& module() const { return *module_; }
   GlobalMemory& memory() { return memory_; }
 
   LaunchStats launch(const Module& module, const LaunchOptions& options);
@@ -81,6 +84,7 @@ class Session {
   LaunchConfig config_;
   std::vector<ArgumentSpec> arguments_;
   GlobalMemory memory_;
+  std::unique_ptr<const Module> module_;
   std::map<std::string, Buffer> buffers_;  ///< by name; of an argument: its number
   std::vector<Reference> outputs_;
   std::vector<Reference> expected_;

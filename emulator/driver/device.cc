@@ -97,9 +97,6 @@ void require_no_context(const State& s) {
 
 template <class T>
 using Named = std::pair<std::string_view, T>;
-constexpr Named<Policy> kPolicies[] = {{"random", Policy::kRandom}, {"earliest", Policy::kEarliest},
-                                       {"latest", Policy::kLatest}, {"lifo", Policy::kLifo},
-                                       {"starve", Policy::kStarve}, {"timed", Policy::kTimed}};
 constexpr Named<std::optional<Fp8Mode>> kArithmetics[] = {{"native", std::nullopt},
                                                           {"exact", Fp8Mode::kExact},
                                                           {"hopper", Fp8Mode::kHopper},
@@ -111,6 +108,13 @@ T named(const Named<T> (&all)[N], const char* name, const char* expected) {
   const auto* it = std::ranges::find(all, wanted, [](const Named<T>& item) { return item.first; });
   require(it != std::end(all), expected);
   return it->second;
+}
+
+Policy named_policy(const char* name) {
+  const std::optional<Policy> found = find_policy(name == nullptr ? "" : name);
+  const std::string expected = "policy: expected one of " + policy_names(true);
+  require(found.has_value(), expected.c_str());
+  return *found;
 }
 
 }  // namespace
@@ -263,8 +267,7 @@ CUresult mxemuSetMultiprocessorCount(int count) {
 
 CUresult mxemuSetSchedule(const char* policy, uint64_t seed) {
   return call_uninitialised([&](State& s) {
-    s.settings.policy = named(kPolicies, policy,
-                              "policy: expected random, earliest, latest, lifo, starve or timed");
+    s.settings.policy = named_policy(policy);
     s.settings.seed = seed;
     s.launches = 0;
     s.timeline.configure(s.settings.policy, seed);

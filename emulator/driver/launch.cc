@@ -21,6 +21,9 @@ struct Plan {
   LaunchConfig config;
   Arguments arguments;
   bool cooperative = false;
+  bool overlaps = false;  ///< may begin before the launch in front of it has ended
+  std::shared_ptr<LaunchRecord> record = std::make_shared<LaunchRecord>();
+  std::shared_ptr<const LaunchRecord> before;  ///< of the launch that it overlaps, or null
 };
 
 void read_attributes(const CUlaunchConfig& config, Plan& plan) {
@@ -36,8 +39,10 @@ void read_attributes(const CUlaunchConfig& config, Plan& plan) {
       case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
         plan.cooperative = attribute.value.cooperative != 0;
         break;
-      // A kernel never starts before the one in front of it has ended, which all of these allow.
       case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+        plan.overlaps = attribute.value.programmaticStreamSerializationAllowed != 0;
+        break;
+      // Hints.
       case CU_LAUNCH_ATTRIBUTE_IGNORE:
       case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
@@ -196,7 +201,7 @@ std::string hazards(const CheckReport& report) {
 class LaunchTrace {
  public:
   LaunchTrace(const State& s, LaunchOptions& options)
-      : folder_(s.settings.trace_folder), number_(s.launches) {
+      : folder_(s.settings.trace_folder), number_(s.launches), check_(options.check) {
     if (!folder_.empty()) options.trace = &report_;
   }
   ~LaunchTrace() {
@@ -204,6 +209,11 @@ class LaunchTrace {
     const std::string stem = fmt::format("{}/{}.{}", folder_, report_.kernel, number_);
     std::ofstream(stem + ".json") << chrome_json(report_);
     std::ofstream(stem + ".svg") << timeline_svg(report_, guess_roles(report_));
+    if (check_ == nullptr) return;
+    std::ofstream waits(stem + ".waits");
+    for (const WaitCoverage& wait : check_->waits) {
+      waits << fmt::format("{} {} {} {}\n", wait.ptx_line, wait.passed, wait.blocked, wait.initial);
+    }
   }
   LaunchTrace(const LaunchTrace&) = delete;
   LaunchTrace& operator=(const LaunchTrace&) = delete;
@@ -211,13 +221,18 @@ class LaunchTrace {
  private:
   std::string folder_;
   std::uint64_t number_;
+  const CheckReport* check_;
   TraceReport report_;
 };
 
 void run(State& s, const Function& function, const Plan& plan) {
   LaunchOptions options = options_of(s, plan);
   CheckReport check;
-  if (s.settings.check_hazards) options.check = &check;
+  if (s.settings.check_hazards) {
+    options.check = &check;
+    options.footprint = &plan.record->footprint;
+    if (plan.before != nullptr) options.overlapped = plan.before->footprint;
+  }
   LaunchTrace trace(s, options);
   const std::string where =
       fmt::format("[kernel {}, grid {}, block {}, launch seed {}]", function.info.name,
@@ -234,6 +249,22 @@ void run(State& s, const Function& function, const Plan& plan) {
   if (check.clean()) return;
   throw PtxError({function.module->name, 0, {}},
                  fmt::format("hazards {}\n{}", where, hazards(check)));
+}
+
+// Only the launch directly in front, in the same stream or the same captured chain.
+std::shared_ptr<const LaunchRecord> launch_in_front(const Stream& stream) {
+  const LastLaunch& last = stream.launch;
+  const bool captures = stream.capture != nullptr;
+  const bool in_front =
+      captures ? last.graph == stream.capture->graph && stream.tail == std::vector{last.node}
+               : last.op != nullptr && last.op == stream.last;
+  return in_front ? last.record : nullptr;
+}
+
+void note_launch(Stream& stream, const Plan& plan) {
+  stream.launch = {plan.record, stream.last, nullptr, 0};
+  if (stream.capture == nullptr) return;
+  stream.launch = {plan.record, nullptr, stream.capture->graph, stream.tail[0]};
 }
 
 }  // namespace
@@ -259,6 +290,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction handle, void*
     check_cluster(*function, plan->config);
     check_residency(s, *function, *plan);
     plan->arguments = read_arguments(*function, parameters, extra);
+    if (plan->overlaps) plan->before = launch_in_front(*stream);
     enqueue(s, *stream, [&s, function, plan] { run(s, *function, *plan); });
+    note_launch(*stream, *plan);
   });
 }

@@ -72,10 +72,23 @@ struct Capture {
   bool active = true;
 };
 
+/// What a launch did, known once it has run: for one that may begin before it has ended.
+struct LaunchRecord {
+  std::shared_ptr<const GridFootprint> footprint;
+};
+/// The last launch that a stream asked for: an op, or a node of the graph that it records.
+struct LastLaunch {
+  std::shared_ptr<LaunchRecord> record;
+  OpPtr op;
+  std::shared_ptr<Graph> graph;
+  std::size_t node = 0;
+};
+
 struct Stream {
   ContextPtr context;
   bool blocking = true;  ///< ordered with the legacy stream
   OpPtr last;
+  LastLaunch launch;
   std::shared_ptr<Capture> capture;  ///< null unless it records
   std::vector<std::size_t> tail;     ///< while it records: nodes that the next one comes after
 };

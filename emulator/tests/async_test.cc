@@ -80,7 +80,7 @@ class TmaGemm : public testing::Test {
   /// Is the mutant noticed, by a fault or by wrong results, under some policy and seed?
   bool caught(const std::string& ptx) {
     Module(ptx, "mutant", memory_).entry("tma_gemm");  // a mutant is a valid program
-    for (const Policy policy : kPolicies) {
+    for (const Policy policy : kAllPolicies) {
       for (std::uint64_t seed = 0; seed < 3; ++seed) {
         LaunchOptions options;
         options.policy = policy;
@@ -104,7 +104,7 @@ class TmaGemm : public testing::Test {
 
 TEST_F(TmaGemm, RightUnderEveryPolicy) {
   const std::string ptx = kernel_ptx("tma_gemm_sm90", "sm_90a");
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
       LaunchOptions options;
       options.policy = policy;
@@ -194,7 +194,7 @@ TEST(Async, BulkLoadStoreAndReduce) {
   ret;
 })");
   const Module module(ptx, "bulk", memory);
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     std::vector<U32> values(128);
     for (U32 i = 0; i < 128; ++i) values[i] = 3 * i;
     const Buffer<U32> in(memory, values, "in");
@@ -247,7 +247,7 @@ TEST(Async, CopyAsyncAndItsBarrier) {
   ret;
 })");
   const Module module(ptx, "copy_async", memory);
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     std::vector<U32> values(128);
     for (U32 i = 0; i < 128; ++i) values[i] = 1000 + i;
     const Buffer<U32> in(memory, values, "in");
@@ -307,7 +307,7 @@ TEST(Async, StoresAndMulticastAcrossTheCluster) {
   ret;
 })");
   const Module module(ptx, "multicast", memory);
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     std::vector<U32> values(32);
     for (U32 i = 0; i < 32; ++i) values[i] = i;
     const Buffer<U32> in(memory, values, "in");

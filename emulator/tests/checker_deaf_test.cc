@@ -22,6 +22,7 @@ enum class Sound : std::uint8_t {
   kThreadFence,
   kInitFence,
   kProxyFence,
+  kGridDependency,
   kMaxRegisters,
   kArrive,
   kPhase,
@@ -89,7 +90,7 @@ class Deaf final : public exec::Observer {
     }
   }
   void grid_dependency(exec::Warp& warp, const ir::Inst& in, std::uint32_t mask) override {
-    to_.grid_dependency(warp, in, mask);
+    if (in.a == 0 || hears(Sound::kGridDependency)) to_.grid_dependency(warp, in, mask);
   }
   void set_max_registers(exec::Warp& warp, const ir::Inst& in) override {
     if (hears(Sound::kMaxRegisters)) to_.set_max_registers(warp, in);
@@ -195,7 +196,7 @@ CheckReport report_of(const std::string& program, const std::string& name, Sound
     ADD_FAILURE() << "no litmus program " << program << " " << name;
     return report;
   }
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     std::unique_ptr<Deaf> deaf;
     const LitmusResult result = run_litmus(*variant, policy, 0, [&](exec::Observer* checker) {
       deaf = std::make_unique<Deaf>(*checker, deaf_to);
@@ -220,6 +221,7 @@ constexpr Edge kEdges[] = {
     {Sound::kThreadFence, "flag_between_blocks", "fences"},
     {Sound::kInitFence, "bulk_load", "right"},
     {Sound::kProxyFence, "bulk_store", "right"},
+    {Sound::kGridDependency, "grid_dependency", "every_thread_waits"},
     {Sound::kArrive, "mbarrier_threads", "parity"},
     {Sound::kPhase, "mbarrier_threads", "parity"},
     {Sound::kWait, "mbarrier_threads", "parity"},
@@ -252,6 +254,8 @@ struct Detection {
 };
 constexpr Detection kDetections[] = {
     {Sound::kAccess, "cta_barrier", "no_barrier", "race"},
+    {Sound::kAccess, "grid_dependency", "no_wait", "griddepcontrol"},
+    {Sound::kAsyncGlobal, "grid_dependency", "copy_before_wait", "griddepcontrol"},
     {Sound::kUninitialised, "misuse", "never_written", "uninitialised"},
     {Sound::kMaxRegisters, "max_registers", "increase_below", "setmaxnreg"},
     {Sound::kAsyncShared, "bulk_load", "no_wait", "race"},

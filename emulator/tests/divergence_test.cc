@@ -78,7 +78,7 @@ SPIN:
 }
 )";
   for (const bool converge : {true, false}) {
-    for (const Policy policy : kPolicies) {
+    for (const Policy policy : kAllPolicies) {
       GlobalMemory memory;
       const Module module(ptx, "locks.ptx", memory);
       const Buffer<U32> out(memory, 1, "out");

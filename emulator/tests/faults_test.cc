@@ -86,8 +86,22 @@ TEST_F(Faults, MemberMasks) {
 TEST_F(Faults, Deadlock) {
   const std::string message = run(
       "mov.u32 r1, %warpid;\nsetp.eq.u32 q1, r1, 0;\n@q1 bar.sync 1, 64;\n@!q1 bar.sync 2, 64;");
-  expect_text(message,
-              {"deadlock", "warp 0", "warp 1", "barrier 1", "barrier 2", "line 12", "line 13"});
+  expect_text(message, {"deadlock", "warp 0", "warp 1", "barrier 1 (32 of 64 threads have arrived)",
+                        "barrier 2", "line 12", "line 13"});
+}
+
+// Who waits for what: the loop's branch is where the warp stands.
+TEST_F(Faults, DeadlockAtAnMbarrier) {
+  expect_text(run("mov.u32 r1, %tid.x; setp.ne.u32 q1, r1, 0; @q1 bra READY;\n"
+                  "mbarrier.init.shared::cta.b64 [b+8], 2;\n"
+                  "mbarrier.arrive.expect_tx.shared::cta.b64 _, [b+8], 512;\n"
+                  "READY: bar.sync 0;\n"
+                  "L: mbarrier.try_wait.parity.shared::cta.b64 q1, [b+8], 0;\n@!q1 bra L;",
+                  64, ".shared .align 8 .b8 b[16];\n"),
+              {"deadlock",
+               "warp 0, lanes 0xffffffff: waits for the mbarrier at shared offset 8 of "
+               "block (0,0,0) (phase 0, 1 of 2 arrivals pending, tx-count 512)",
+               "warp 1, lanes 0xffffffff: waits for the mbarrier", "mbarrier.try_wait"});
 }
 
 TEST_F(Faults, BarrierMisuse) {

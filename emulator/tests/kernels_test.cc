@@ -41,7 +41,7 @@ TEST_P(Kernels, BlockReduceUnderEveryPolicy) {
   constexpr std::uint32_t kThreads = 160;
   std::vector<double> want(kBlocks, 0.0);
   for (std::size_t i = 0; i < x.size(); ++i) want[i / kThreads % kBlocks] += x[i];
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
       const Buffer<float> out(memory_, kBlocks, "out");
       LaunchOptions options;

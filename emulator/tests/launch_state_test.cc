@@ -41,7 +41,7 @@ std::string run_trade(const std::string& text, U32 threads, Policy policy = Poli
 }
 
 TEST(MaxRegisters, WithinTheLaunch) {
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     EXPECT_EQ(run_trade(trade(".maxntid 640", 16, 112, 24), 640, policy), "");
     EXPECT_EQ(run_trade(trade(".maxntid 384", 8, 240, 24), 384, policy), "");
     EXPECT_EQ(run_trade(trade(".maxntid 512", 12, 160, 32), 512, policy), "");

@@ -124,15 +124,23 @@ void launch_filtered(const LitmusVariant& litmus, const GlobalMemory& memory,
   const ptx::Module module = ptx::parse(source);
   ptx::OpcodeFinder opcodes;
   const std::vector<std::uint64_t> addresses(module.variables.size(), 0);
-  const auto kernel = std::make_shared<const ir::Kernel>(
-      ir::lower(module, *module.find_entry("k"), addresses, exec::KernelTable::best(), opcodes));
-  std::vector<std::byte> params(kernel->param_bytes);
-  for (std::size_t i = 0; i < kernel->params.size(); ++i) {
-    std::ranges::copy(arguments.values()[i],
-                      params.begin() + static_cast<std::ptrdiff_t>(kernel->params[i].offset));
-  }
   const LaunchConfig config{{litmus.grid, 1, 1}, {litmus.block, 1, 1}, {litmus.cluster, 1, 1}, 0};
-  runtime::launch({kernel, memory.snapshot(), config, params, filter}, options);
+  LaunchOptions own = options;
+  for (const char* name : {"before", "k"}) {
+    const ptx::Function* entry = module.find_entry(name);
+    if (entry == nullptr) continue;
+    const auto kernel = std::make_shared<const ir::Kernel>(
+        ir::lower(module, *entry, addresses, exec::KernelTable::best(), opcodes));
+    std::vector<std::byte> params(kernel->param_bytes);
+    for (std::size_t i = 0; i < kernel->params.size(); ++i) {
+      std::ranges::copy(arguments.values()[i],
+                        params.begin() + static_cast<std::ptrdiff_t>(kernel->params[i].offset));
+    }
+    std::shared_ptr<const GridFootprint> footprint;
+    own.footprint = &footprint;
+    runtime::launch({kernel, memory.snapshot(), config, params, filter}, own);
+    own.overlapped = footprint;
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "exec/kernel_table.h"
 #include "ir/allocate.h"
 #include "ir/lower.h"
+#include "ptx/debug_info.h"
 #include "ptx/module.h"
 #include "ptx/opcode.h"
 #include "support.h"
@@ -269,6 +270,24 @@ TEST(Lowering, CommittedPtxIsWhatNvccEmits) {
     const auto fresh = std::filesystem::path(MXEMU_PTX_DIR) / entry.path().filename();
     EXPECT_EQ(code(entry.path()), code(fresh)) << "run `ninja emulator_ptx`: " << entry.path();
   }
+}
+
+TEST(DebugInfo, KnowsWhereAFunctionWasInlined) {
+  ptx::Source source;
+  source.text =
+      "\t.file 1 \"/source/a.cu\"\n\t.file 2 \"/usr/b.cuh\"\n{\n"
+      "\t.loc 1 40 5\n"
+      "\t.loc 2 7 3, function_name f, inlined_at 1 40 5\n"
+      "\t.loc 2 3 1, function_name $L+4, inlined_at 2 7 3\n"
+      "\tret;\n\t.loc 1 41 1\n}\n";
+  const ptx::DebugInfo debug(source);
+  const ptx::SourcePosition inner = debug.at(7);
+  EXPECT_EQ(inner.file, "/usr/b.cuh");
+  EXPECT_EQ(inner.line, 3u);
+  EXPECT_EQ(inner.inlined_at, "b.cuh:7, a.cu:40");
+  EXPECT_EQ(debug.at(4).inlined_at, "");
+  EXPECT_EQ(debug.at(8).line, 41u);
+  EXPECT_EQ(debug.at(10).line, 0u);
 }
 
 }  // namespace

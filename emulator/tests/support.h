@@ -73,7 +73,4 @@ std::string error_of(const Call& call) {
   return {};
 }
 
-inline constexpr Policy kPolicies[] = {Policy::kRandom, Policy::kEarliest, Policy::kLatest,
-                                       Policy::kLifo, Policy::kStarve};
-
 }  // namespace mxfa::emu::test

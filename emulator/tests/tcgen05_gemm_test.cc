@@ -116,7 +116,7 @@ class Mxfp8Gemm : public testing::Test {
 
   void expect_right(U32 ctas) {
     const std::string ptx = kernel_ptx("mxfp8_gemm_sm100", "sm_100a");
-    for (const Policy policy : kPolicies) {
+    for (const Policy policy : kAllPolicies) {
       for (std::uint64_t seed = 0; seed < 4; ++seed) {
         LaunchOptions options;
         options.policy = policy;
@@ -132,7 +132,7 @@ class Mxfp8Gemm : public testing::Test {
   /// Is the mutant noticed, by a fault or by wrong results, under some policy and seed?
   bool caught(const std::string& ptx, U32 ctas) {
     Module(ptx, "mutant", memory_).entry("mxfp8_gemm");  // a mutant is a valid program
-    for (const Policy policy : kPolicies) {
+    for (const Policy policy : kAllPolicies) {
       for (std::uint64_t seed = 0; seed < 3; ++seed) {
         LaunchOptions options;
         options.policy = policy;
@@ -253,7 +253,7 @@ TEST(ClusterLaunchControl, WorkStealing) {
     module.launch("k", {{8, 3, 1}, {1, 1, 1}, {}, 0}, Arguments().add(out.data()), options);
     return std::vector<U32>(out.data(), out.data() + 24);
   };
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
       LaunchOptions options;
       options.policy = policy;

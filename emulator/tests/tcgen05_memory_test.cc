@@ -185,7 +185,7 @@ const char kLoad[] = "  tcgen05.ld.sync.aligned.32x32b.x2.b32 {%w0, %w1}, [%tadd
 
 TEST(Tcgen05Memory, RegistersAreInFlightUntilTheWait) {
   // Whatever the schedule: what counts is the missing wait.
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     LaunchOptions options;
     options.policy = policy;
     const std::string fill = fill_tensor_memory();

@@ -53,7 +53,7 @@ Outcome outcome(const PairKernel& kernel, float want, const LaunchOptions& optio
 }
 template <class Visit>
 void for_schedules(const Visit& visit) {
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
       LaunchOptions options;
       options.policy = policy;

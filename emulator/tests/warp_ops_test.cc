@@ -291,7 +291,7 @@ TEST(Launch, ClusterExchangesSharedMemory) {
   ret;
 })";
   const Module module(ptx, "cluster", memory);
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     const Buffer<U32> out(memory, 8 * 32, "out");
     LaunchOptions options;
     options.policy = policy;
@@ -338,7 +338,7 @@ TEST(Launch, NamedBarriersAndVotes) {
   ret;
 })";
   const Module module(ptx, "barriers", memory);
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     for (std::uint64_t seed = 0; seed < 5; ++seed) {
       const Buffer<U32> out(memory, 128, "out");
       LaunchOptions options;
@@ -377,7 +377,7 @@ TEST(Launch, WarpsThatExitLeaveTheBarrierToTheOthers) {
   ret;
 })";
   const Module module(ptx, "exits", memory);
-  for (const Policy policy : kPolicies) {
+  for (const Policy policy : kAllPolicies) {
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
       const Buffer<U32> out(memory, 1, "out");
       LaunchOptions options;

@@ -11,9 +11,10 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 
-#include "mxemu/mutate.h"
+#include "mxemu/experiment.h"
 
 namespace mxfa::testing {
 namespace {
@@ -34,8 +35,10 @@ class FirstFailure final : public ::testing::EmptyTestEventListener {
   std::string path_;
 };
 
+using emu::MutantVerdict;
+
 struct Verdict {
-  std::string name;  ///< "passed" where nothing shows
+  std::optional<MutantVerdict> shown;  ///< none where nothing shows
   std::string detail;
 };
 
@@ -49,15 +52,15 @@ std::string first_line_after(const std::string& text, const std::string& mark) {
 Verdict classify(const std::string& failure) {
   if (failure.find("hazards [") != std::string::npos) {
     const std::string rule = first_line_after(failure, "error: ");
-    return {"reported", rule.substr(0, rule.find(':'))};
+    return {MutantVerdict::kReported, rule.substr(0, rule.find(':'))};
   }
-  for (const char* stuck : {"deadlock", "no progress", "endless"}) {
-    if (failure.find(stuck) != std::string::npos) return {"hung", stuck};
+  for (const char* stuck : {"deadlock", "endless loop"}) {
+    if (failure.find(stuck) != std::string::npos) return {MutantVerdict::kHung, stuck};
   }
   if (failure.find("CUDA_ERROR") != std::string::npos) {
-    return {"reported", first_line_after(failure, "): ").substr(0, 90)};
+    return {MutantVerdict::kReported, first_line_after(failure, "): ").substr(0, 90)};
   }
-  return {"wrong output", ""};
+  return {MutantVerdict::kWrongOutput, ""};
 }
 
 class Mutants {
@@ -72,12 +75,11 @@ class Mutants {
 
   int run() {
     driver::DriverOptions traced = run_.driver;
-    traced.emulator.check_hazards = false;
     traced.emulator.trace_folder = (folder_ / "trace").string();
-    for (const bool checked : {false, true}) {
-      const Verdict intact = run_child(checked ? run_.driver : traced, run_.images);
-      if (intact.name == "passed") continue;
-      fmt::print(stderr, "the tests fail as they stand: {} {}\n", intact.name, intact.detail);
+    const Verdict intact = run_child(traced, run_.images);
+    if (intact.shown) {
+      fmt::print(stderr, "the tests fail as they stand: {} {}\n", emu::verdict_name(*intact.shown),
+                 intact.detail);
       return 1;
     }
     for (const driver::KernelImage& image : run_.images) {
@@ -85,9 +87,11 @@ class Mutants {
       for (const std::string& entry : launched_entries(image)) mutate(image, entry);
     }
     fmt::print("{} mutants:", total_);
-    for (const auto& total : totals_) fmt::print(" {} {}", total.second, total.first);
+    for (const auto& [verdict, count] : totals_) {
+      fmt::print(" {} {}", count, emu::verdict_name(verdict));
+    }
     fmt::print("\n");
-    return totals_.contains("wrong output") ? 1 : 0;
+    return totals_.contains(MutantVerdict::kWrongOutput) ? 1 : 0;
   }
 
  private:
@@ -111,8 +115,10 @@ class Mutants {
     }
     int status = 0;
     ::waitpid(child, &status, 0);
-    if (!WIFEXITED(status)) return {"crashed", fmt::format("signal {}", WTERMSIG(status))};
-    if (WEXITSTATUS(status) == 0) return {"passed", ""};
+    if (!WIFEXITED(status)) {
+      return {MutantVerdict::kWrongOutput, fmt::format("signal {}", WTERMSIG(status))};
+    }
+    if (WEXITSTATUS(status) == 0) return {};
     std::ifstream file(failure);
     return classify({std::istreambuf_iterator<char>(file), {}});
   }
@@ -128,6 +134,24 @@ class Mutants {
     return names;
   }
 
+  /// What the waits of a kernel did in the launches of the tests as they stand:
+  /// KERNEL.NUMBER.waits.
+  std::vector<emu::WaitCoverage> waits_of(const std::string& entry) const {
+    emu::CheckReport all;
+    for (const auto& file : fs::directory_iterator(folder_ / "trace")) {
+      const fs::path& path = file.path();
+      if (path.extension() != ".waits" || path.stem().stem() != entry) continue;
+      emu::CheckReport one;
+      std::ifstream stream(path);
+      for (emu::WaitCoverage wait;
+           stream >> wait.ptx_line >> wait.passed >> wait.blocked >> wait.initial;) {
+        one.waits.push_back(wait);
+      }
+      all.merge(one);
+    }
+    return all.waits;
+  }
+
   Verdict run_text(const driver::KernelImage& image, const std::string& text,
                    const std::string& policy) const {
     std::vector<driver::KernelImage> images = run_.images;
@@ -139,39 +163,58 @@ class Mutants {
     return run_child(options, images);
   }
 
-  Verdict try_mutant(const driver::KernelImage& image, const std::string& ptx,
-                     const emu::Mutation& mutation) const {
+  emu::MutantOutcome try_mutant(const driver::KernelImage& image, const std::string& ptx,
+                                const std::vector<emu::WaitCoverage>& waits,
+                                const emu::Mutation& mutation, bool reached) const {
+    emu::MutantOutcome outcome;
+    outcome.mutation = mutation;
+    outcome.verdict = emu::silent_verdict(mutation, reached, waits, outcome.detail);
+    if (!reached) return outcome;
     const std::string text = emu::mutated(ptx, mutation);
-    std::vector<std::string> policies{run_.driver.emulator.policy};
-    for (const char* other : {"latest", "lifo", "starve", "earliest"}) policies.push_back(other);
+    const std::string& first = run_.driver.emulator.policy;
+    std::vector<std::string> policies{first};
+    for (const emu::Policy policy : emu::kAllPolicies) {
+      if (emu::policy_name(policy) != first) policies.emplace_back(emu::policy_name(policy));
+    }
     for (const std::string& policy : policies) {
       const Verdict verdict = run_text(image, text, policy);
-      if (verdict.name != "passed") return verdict;
+      if (!verdict.shown) continue;
+      outcome.verdict = *verdict.shown;
+      outcome.detail = verdict.detail;
+      return outcome;
     }
-    const Verdict trapped =
-        run_text(image, emu::with_trap(ptx, mutation), run_.driver.emulator.policy);
-    return {trapped.name == "passed" ? "not reached" : "redundant", ""};
+    return outcome;
   }
 
   void mutate(const driver::KernelImage& image, const std::string& entry) {
     const std::string ptx(image.ptx);
+    const std::vector<emu::WaitCoverage> waits = waits_of(entry);
     fmt::print("{} {}\n", image.module, entry);
+    std::uint32_t line = 0;
+    bool reached = false;
     for (const emu::Mutation& mutation : emu::find_mutations(ptx, entry, entry)) {
-      const Verdict verdict = try_mutant(image, ptx, mutation);
+      if (mutation.line != line) {
+        reached = run_text(image, emu::with_trap(ptx, mutation), run_.driver.emulator.policy)
+                      .shown.has_value();
+        line = mutation.line;
+      }
+      const emu::MutantOutcome outcome = try_mutant(image, ptx, waits, mutation, reached);
       const std::string file = mutation.source_file.substr(mutation.source_file.rfind('/') + 1);
-      fmt::print("{:>6}  {:<9}  {:<22}  {:<13}  {:<40}  {}:{} {}\n", mutation.line, mutation.kind,
-                 mutation.change, verdict.name, verdict.detail, file, mutation.source_line,
-                 verdict.name == "reported" ? "" : mutation.statement);
+      const bool reported = outcome.verdict == MutantVerdict::kReported;
+      fmt::print("{:>6}  {:<9}  {:<22}  {:<13}  {:<40}  {}:{}{}{} {}\n", mutation.line,
+                 mutation.kind, mutation.change, emu::verdict_name(outcome.verdict), outcome.detail,
+                 file, mutation.source_line, mutation.inlined_at.empty() ? "" : " at ",
+                 mutation.inlined_at, reported ? "" : mutation.statement);
       std::fflush(stdout);
       ++total_;
-      ++totals_[verdict.name];
+      ++totals_[outcome.verdict];
     }
   }
 
   const MutantRun& run_;
   fs::path folder_;
   int total_ = 0;
-  std::map<std::string, int> totals_;
+  std::map<MutantVerdict, int> totals_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ struct HazardSite {
   std::string ptx_text;
   std::string source_file;  ///< through .loc; empty where the text has none
   std::uint32_t source_line = 0;
+  /// Where the function of that line was inlined, innermost first: "b.cuh:7, a.cu:40".
+  std::string inlined_at;
   std::string who;   ///< block, warp and what it does, lanes
   std::string what;  ///< "write of a tensor load", ...
 };
@@ -42,6 +45,7 @@ struct WaitCoverage {
   std::string ptx_text;
   std::string source_file;  ///< as in HazardSite
   std::uint32_t source_line = 0;
+  std::string inlined_at;
   std::uint64_t passed = 0;   ///< times that it went on
   std::uint64_t blocked = 0;  ///< times that it found its phase or group incomplete
   std::uint64_t initial = 0;  ///< of `passed`: the phase before a barrier's first one
@@ -56,6 +60,12 @@ struct CheckReport {
   std::size_t warnings() const { return hazards.size() - errors(); }
   /// Adds what another launch of the same text found.
   void merge(const CheckReport& other);
+};
+
+/// What a launch did to global memory, for one that may begin before it has ended.
+class GridFootprint {
+ public:
+  virtual ~GridFootprint() = default;
 };
 
 }  // namespace mxfa::emu

@@ -5,8 +5,10 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -29,6 +31,14 @@ enum class Policy : std::uint8_t {
   kStarve,    ///< one warp of each block (picked by the seed) runs only when no other one can
   kTimed,     ///< side by side, as if each warp issued an instruction a tick; see mxemu/trace.h
 };
+/// All that a correct kernel must stand; kTimed is for pictures.
+inline constexpr Policy kAllPolicies[] = {Policy::kRandom, Policy::kEarliest, Policy::kLatest,
+                                          Policy::kLifo, Policy::kStarve};
+/// "random", "earliest", ...
+const char* policy_name(Policy policy);
+std::optional<Policy> find_policy(std::string_view name);
+/// "random, earliest, ...", with kTimed or without: for messages.
+std::string policy_names(bool timed);
 
 /// Arithmetic of floating-point matrix instructions.
 enum class Fp8Mode : std::uint8_t {
@@ -65,6 +75,13 @@ struct LaunchOptions {
   /// The launch then runs on one host thread. Reads of bytes that nobody wrote are reported and
   /// the launch goes on.
   CheckReport* check = nullptr;
+  /// With `check`, programmatic dependent launch. Launches never run side by side, so results do
+  /// not show a missing griddepcontrol.wait: the checker does.
+  /// Receives what this launch did to global memory, or null where nothing that depends on it may
+  /// begin before it has ended, since no thread executed griddepcontrol.launch_dependents.
+  std::shared_ptr<const GridFootprint>* footprint = nullptr;
+  /// Of the launch before, which may still run while this one does.
+  std::shared_ptr<const GridFootprint> overlapped;
   /// Records what happens when, also where the launch throws. The launch runs on one host thread.
   TraceReport* trace = nullptr;
 };

@@ -12,12 +12,6 @@
 /// piece of its synchronisation at a time.
 namespace mxfa::emu {
 
-/// All that a correct kernel must stand; Policy::kTimed is for pictures.
-inline constexpr Policy kAllPolicies[] = {Policy::kRandom, Policy::kEarliest, Policy::kLatest,
-                                          Policy::kLifo, Policy::kStarve};
-/// "random", "earliest", ...
-const char* policy_name(Policy policy);
-
 struct Experiment {
   std::string ptx;
   std::string name;  ///< of the text, for messages
@@ -54,6 +48,8 @@ struct ExperimentResult {
 
 /// Every policy and seed. Throws PtxError where the text cannot be loaded.
 ExperimentResult run_experiment(const Experiment& experiment);
+/// Of a text that has been loaded.
+ExperimentResult run_experiment(const Experiment& experiment, const Module& module);
 
 /// What shows that a piece of synchronisation is gone.
 enum class MutantVerdict : std::uint8_t {
@@ -67,6 +63,11 @@ enum class MutantVerdict : std::uint8_t {
 };
 /// "reported", "wrong output", ...
 const char* verdict_name(MutantVerdict verdict);
+
+/// Of a mutant that nothing shows: redundant, or not exercised by launches whose statements of this
+/// line were never reached, or which only ever waited for a barrier's first phase; `detail` tells.
+MutantVerdict silent_verdict(const Mutation& mutation, bool reached,
+                             const std::vector<WaitCoverage>& intact, std::string& detail);
 
 struct MutantOutcome {
   Mutation mutation;

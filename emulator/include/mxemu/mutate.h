@@ -11,10 +11,11 @@ struct Mutation {
   std::uint32_t line = 0;
   std::string source_file;  ///< through .loc; empty where the text has none
   std::uint32_t source_line = 0;
-  std::string kind;       ///< wait, arrive, expect_tx, fence, commit, barrier, order
-  std::string statement;  ///< as it stands
-  std::string change;     ///< "removed", "bytes + 16", ...
-  std::size_t begin = 0;  ///< what is replaced in the text
+  std::string inlined_at;  ///< as in HazardSite
+  std::string kind;        ///< wait, arrive, expect_tx, fence, commit, barrier, order
+  std::string statement;   ///< as it stands
+  std::string change;      ///< "removed", "bytes + 16", ...
+  std::size_t begin = 0;   ///< what is replaced in the text
   std::size_t end = 0;
   std::string replacement;
 };

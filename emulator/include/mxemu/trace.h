@@ -45,7 +45,6 @@ struct TraceOp {
 struct TraceReport {
   std::uint32_t max_blocks = 1;  ///< in: only blocks with a smaller index are recorded
   std::string kernel;
-  std::string file;
   std::vector<std::string> lines;           ///< of the PTX text
   std::uint32_t warps = 0;                  ///< of a block
   std::vector<std::vector<bool>> executed;  ///< by warp and line: in any of the recorded blocks

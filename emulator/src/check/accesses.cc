@@ -152,6 +152,7 @@ class ThreadAccessCheck {
     if (touch_.write && set_ != 0 && !record.has(AccessRecord::kStrong)) {
       checker_.same_address(record);
     }
+    if (rank_ == kGlobal && checker_.grids_matter()) touch_grid();
     if (unit_ == 4) {
       checker_.shadow_.touch(granule, touch_);
     } else {
@@ -160,6 +161,14 @@ class ThreadAccessCheck {
     units_ = 0;
     code_ = 0;
     set_ = 0;
+  }
+
+  void touch_grid() const {
+    for (std::uint32_t unit = 0; unit < 4; ++unit) {
+      if (((units_ >> unit) & 1u) == 0) continue;
+      checker_.touch_grid(
+          {by_.knows(), touch_.record, begin_ + std::uint64_t{unit} * unit_, unit_, touch_.write});
+    }
   }
 
   Checker& checker_;

@@ -169,8 +169,6 @@ void Checker::fence(Warp& warp, const Inst& in, std::uint32_t mask) {
   }
 }
 
-void Checker::grid_dependency(Warp&, const Inst&, std::uint32_t) {}
-
 void Checker::set_max_registers(Warp& warp, const Inst& in) {
   WarpState& own = state(warp);
   const auto count = static_cast<std::uint32_t>(in.imm);

@@ -9,6 +9,7 @@
 
 #include "check/cluster_state.h"
 #include "check/findings.h"
+#include "check/footprint.h"
 #include "exec/observer.h"
 
 /// The hazard checker of one launch: watches it and finds conflicting accesses that nothing orders.
@@ -20,6 +21,10 @@ class Checker final : public exec::Observer, private ConflictSink {
  public:
   /// Registers itself with the launch, which must run on one host thread.
   Checker(exec::Launch& launch, CheckReport& report);
+  /// Of programmatic dependent launch: see LaunchOptions::overlapped.
+  void overlap(const std::shared_ptr<const GridFootprint>& before);
+  /// Null where nothing may overlap with this launch.
+  std::shared_ptr<const GridFootprint> footprint() const;
   /// Writes the report.
   void finish() { findings_.finish(); }
 
@@ -104,6 +109,15 @@ class Checker final : public exec::Observer, private ConflictSink {
 
   void touch_range(Space space, exec::Cta* cta, std::uint64_t begin, std::uint64_t bytes,
                    bool write);
+  struct GridTouch {
+    const Knowledge& knows;
+    const AccessRecord& record;
+    std::uint64_t begin;
+    std::uint64_t bytes;
+    bool write;
+  };
+  void touch_grid(const GridTouch& touch);
+  bool grids_matter() const { return footprint_ != nullptr || !overlapped_.empty(); }
   AccessRecord op_record(const OpState& op) const;
   void touch_tensor(BlockState& block, const model::TmemRange& range, const Shadow::Touch& touch);
   void check_written(exec::Cta& cta, const model::ByteRange& range);
@@ -147,6 +161,10 @@ class Checker final : public exec::Observer, private ConflictSink {
   std::vector<std::vector<std::uint8_t>> roles_;  ///< by cluster and warp
   Shadow shadow_;
   PagedGranules global_;
+  std::shared_ptr<Footprint> footprint_;  ///< null where this kernel launches no dependents
+  std::shared_ptr<const GridFootprint> before_;
+  std::vector<const Footprint*> overlapped_;  ///< the launch before first
+  bool waited_ = false;                       ///< some thread, for the launch before
   std::unordered_map<std::uint64_t, SyncLocation> locations_;
   OpState* current_ = nullptr;
   /// Clock of an mbarrier's init, by cluster and agent, for reports.

@@ -15,7 +15,8 @@ std::string describe(const HazardSite& site) {
   if (site.ptx_line == 0) return text;
   text += fmt::format("\n      PTX line {}: {}", site.ptx_line, site.ptx_text);
   if (site.source_line != 0)
-    text += fmt::format("\n      {}:{}", site.source_file, site.source_line);
+    text += fmt::format("\n      {}:{}{}{}", site.source_file, site.source_line,
+                        site.inlined_at.empty() ? "" : ", inlined at ", site.inlined_at);
   return text;
 }
 
@@ -94,6 +95,8 @@ const char* rule_name(Rule rule) {
       return "access to a block that may not have started or may have exited";
     case Rule::kMaxRegisters:
       return "setmaxnreg";
+    case Rule::kGridDependency:
+      return "no griddepcontrol.wait";
     case Rule::kPractice:
       return "what only practice vouches for";
   }
@@ -130,11 +133,14 @@ HazardSite Findings::describe(const Site& site) {
   result.what = site.what;
   result.ptx_line = site.line;
   if (site.line == 0) return result;
-  result.ptx_text = kernel_.source->line_text(site.line);
-  if (!debug_) debug_.emplace(*kernel_.source);
-  const ptx::SourcePosition position = debug_->at(site.line);
+  const ptx::Source& source = site.source ? *site.source : *kernel_.source;
+  result.ptx_text = source.line_text(site.line);
+  if (!site.source && !debug_) debug_.emplace(source);
+  const ptx::SourcePosition position =
+      site.source ? ptx::DebugInfo(source).at(site.line) : debug_->at(site.line);
   result.source_file = position.file;
   result.source_line = position.line;
+  result.inlined_at = position.inlined_at;
   return result;
 }
 
@@ -164,6 +170,7 @@ void Findings::finish() {
     wait.ptx_text = site.ptx_text;
     wait.source_file = site.source_file;
     wait.source_line = site.source_line;
+    wait.inlined_at = site.inlined_at;
     mine.waits.push_back(wait);
   }
   report_.merge(mine);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ enum class Rule : std::uint8_t {
   kWorkAtExit,
   kClusterStart,
   kMaxRegisters,
+  kGridDependency,
   kPractice,
 };
 const char* rule_name(Rule rule);
@@ -45,6 +47,7 @@ class Findings {
     std::uint32_t line = 0;
     std::string who;
     std::string what;
+    std::shared_ptr<const ptx::Source> source{};  ///< of the line; null: the kernel's
   };
   /// Where in memory: `space` names it and its owner, bytes (or columns) are [begin, end).
   struct Place {

@@ -109,6 +109,9 @@ void Checker::touch_range(Space space, exec::Cta* cta, std::uint64_t begin, std:
     conflict_cluster_ = static_cast<std::uint32_t>(cta->cluster.index);
     conflict_rank_ = cta->rank;
   }
+  if (space == Space::kGlobal && grids_matter()) {
+    touch_grid({op.before(), touch.record, begin, bytes, write});
+  }
   const std::uint64_t end = begin + bytes;
   for (std::uint64_t at = begin; at < end;) {
     Granule& granule = smem != nullptr ? smem->at(at) : global_.at(at);

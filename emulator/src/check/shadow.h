@@ -77,6 +77,8 @@ class MemoryAccessor final : public Accessor {
   Order order(const AccessRecord& earlier, const AccessRecord& now,
               std::uint8_t overlap) const override;
 
+  const Knowledge& knows() const { return *knowledge; }
+
   Space space;
   const WarpClock* warp = nullptr;  ///< of a thread's own access: program order counts
 

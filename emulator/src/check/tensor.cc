@@ -137,6 +137,12 @@ void Checker::touches(exec::Cluster& the_cluster, const std::vector<async::Touch
   AccessRecord record = op_record(op);
   for (const async::Touch& touch : touches) {
     exec::Cta& cta = *the_cluster.ctas[touch.cta];
+    // Outside of the memory the operation itself is a fault.
+    const bool inside = touch.space == async::Touch::Space::kShared
+                            ? touch.bytes.begin + touch.bytes.size <= cta.smem.size()
+                            : touch.words.column + touch.words.columns <= model::kTmemColumns &&
+                                  touch.words.lane + touch.words.lanes <= model::kTmemLanes;
+    if (!inside) continue;
     if (touch.space == async::Touch::Space::kShared) {
       touch_range(Space::kShared, &cta, touch.bytes.begin, touch.bytes.size, touch.writes);
       if (!touch.writes) check_written(cta, touch.bytes);

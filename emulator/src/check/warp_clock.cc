@@ -267,12 +267,12 @@ TensorOrder WarpClock::tensor_order() const {
   return all;
 }
 
-void WarpClock::learn(std::uint32_t mask, AgentId agent, Clock clock) {
+void WarpClock::learn(std::uint32_t mask, std::uint32_t cluster, AgentId agent, Clock clock) {
   const bool news = std::ranges::any_of(groups_, [&](const Group& group) {
-    return (group.mask & mask) != 0 && group.knowledge.known.at(agent) < clock;
+    return (group.mask & mask) != 0 && group.knowledge.known.at(cluster, agent) < clock;
   });
   if (!news) return;
-  for_groups(mask, [&](Group& group) { group.knowledge.known.raise(agent, clock); });
+  for_groups(mask, [&](Group& group) { group.knowledge.known.raise(cluster, agent, clock); });
 }
 
 void WarpClock::fence_init(std::uint32_t mask, AgentId barrier, Clock clock) {

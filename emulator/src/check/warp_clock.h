@@ -57,7 +57,10 @@ class WarpClock {
   /// A strong read of something released, without memory order of its own.
   void observe(std::uint32_t mask, const Knowledge& from);
   /// Raises what the lanes know of one agent.
-  void learn(std::uint32_t mask, AgentId agent, Clock clock);
+  void learn(std::uint32_t mask, AgentId agent, Clock clock) {
+    learn(mask, cluster_, agent, clock);
+  }
+  void learn(std::uint32_t mask, std::uint32_t cluster, AgentId agent, Clock clock);
   /// fence.mbarrier_init for one barrier: the async proxy sees its init, and so does whoever a
   /// relaxed write of these lanes reaches.
   void fence_init(std::uint32_t mask, AgentId barrier, Clock clock);

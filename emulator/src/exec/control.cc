@@ -27,11 +27,6 @@ std::uint32_t uniform(const Warp& warp, const Inst& in, std::uint32_t mask, std:
   return value;
 }
 
-// Threads that barrier.arrive or .sync by whole warps: those that exist, rounded up to a warp.
-std::uint32_t threads_needed(const Cta& cta, const NamedBarrier& barrier) {
-  return barrier.unnumbered ? cta.live_warps * kLanes : barrier.expected;
-}
-
 void write_results(NamedBarrier& barrier) {
   for (const NamedBarrier::Result& result : barrier.results) {
     const auto operation = static_cast<BarrierOp>(result.operation);
@@ -88,6 +83,10 @@ void open_barrier(Warp& warp, const Inst& in, std::uint32_t mask, NamedBarrier& 
 }
 
 }  // namespace
+
+std::uint32_t threads_needed(const Cta& cta, const NamedBarrier& barrier) {
+  return barrier.unnumbered ? cta.live_warps * kLanes : barrier.expected;
+}
 
 void Cta::on_exit(std::uint32_t warp) {
   ++cluster.progress.count;

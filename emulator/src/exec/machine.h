@@ -155,6 +155,8 @@ class Warp : public Context {
   void retry() { pending_retry_ = true; }
   void give_way() { pending_yield_ = true; }
   void note_poll() { ++polls_; }  ///< an instruction that loops wait with
+  /// The lanes have found the phase of an mbarrier incomplete; or complete, where `in` is null.
+  void note_mbarrier(std::uint32_t mask, const ir::Inst* in, const Cta* cta, std::uint32_t offset);
   [[noreturn]] void fail(const ir::Inst& in, std::uint32_t mask, const std::string& reason,
                          Fault fault = Fault::kProgram) const;
 
@@ -197,6 +199,15 @@ class Warp : public Context {
   Next meet(const ir::Inst& in, std::uint32_t mask);
   Next finish(const ir::Inst& in, std::uint32_t mask, bool always_yield);
   void check_meeting_possible() const;
+  /// A phase that lanes have last found incomplete.
+  struct Unmet {
+    std::uint32_t mask = 0;
+    const ir::Inst* in = nullptr;
+    const Cta* cta = nullptr;
+    std::uint32_t offset = 0;
+  };
+  std::string describe_ready(const Fragment& fragment) const;
+  std::string describe_gate(const Gate& gate) const;
   std::string describe_retry(const Fragment& fragment) const;
   std::string describe_fragment(const Fragment& fragment, const std::string& doing,
                                 std::uint32_t pc) const;
@@ -220,6 +231,7 @@ class Warp : public Context {
   std::uint64_t lanes_executed_ = 0;
   const Gate* pending_gate_ = nullptr;
   std::uint32_t polls_ = 0;
+  std::vector<Unmet> unmet_;
   bool pending_retry_ = false;
   bool pending_yield_ = false;
 };
@@ -282,6 +294,8 @@ struct Cta {
   std::uint32_t shared_base() const { return rank << mem::kRankShift; }
   std::string name() const;
 };
+/// Threads that complete the barrier, by whole warps: the block's where it was given no count.
+std::uint32_t threads_needed(const Cta& cta, const NamedBarrier& barrier);
 
 /// Counts effects that other warps or CTAs can see; a machine in which it stands still is stuck.
 struct Progress {

@@ -88,6 +88,22 @@ struct LaneOperation {
     return result.complete;
   }
 
+  /// For reports of a deadlock: barrier by barrier.
+  void note(std::uint32_t complete, std::uint32_t mask) const {
+    warp.note_mbarrier(complete, nullptr, nullptr, 0);
+    for (std::uint32_t left = mask & ~complete; left != 0;) {
+      const std::uint64_t at = address[std::countr_zero(left)];
+      std::uint32_t lanes = 0;
+      for (std::uint32_t others = left; others != 0; others &= others - 1) {
+        const int lane = std::countr_zero(others);
+        if (address[lane] == at) lanes |= 1u << lane;
+      }
+      const SharedPlace place = shared_place(warp.cta(), at);
+      warp.note_mbarrier(lanes, &in, place.cta, place.offset);
+      left &= ~lanes;
+    }
+  }
+
   /// The result bit of a wait.
   bool run(const SharedPlace& place, int lane) {
     if (!place.cta->smem.contains(place.offset, 8)) {
@@ -146,6 +162,7 @@ void mbarrier(Context& c, const Inst& in, std::uint32_t mask) {
   if (operation.op != MbarrierOp::kWait) return;
   c.set_pred(in.op[0], complete, mask);
   warp.note_poll();
+  operation.note(complete, mask);
   if (complete != mask) warp.give_way();
 }
 

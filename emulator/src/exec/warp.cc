@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include "exec/handlers.h"
 #include "exec/machine.h"
@@ -219,6 +220,27 @@ std::string Warp::describe_fragment(const Fragment& fragment, const std::string&
                      cta_->launch.kernel->source->line_text(code_[pc].line));
 }
 
+void Warp::note_mbarrier(std::uint32_t mask, const Inst* in, const Cta* cta, std::uint32_t offset) {
+  if (unmet_.empty() && in == nullptr) return;
+  for (Unmet& unmet : unmet_) unmet.mask &= ~mask;
+  std::erase_if(unmet_, [](const Unmet& unmet) { return unmet.mask == 0; });
+  if (in != nullptr) unmet_.push_back({mask, in, cta, offset});
+}
+
+std::string Warp::describe_ready(const Fragment& fragment) const {
+  const auto unmet = std::ranges::find_if(
+      unmet_, [&](const Unmet& one) { return (one.mask & fragment.mask) != 0; });
+  if (unmet == unmet_.end()) return describe_fragment(fragment, "ready", fragment.pc);
+  // It stands somewhere in the loop that asks: the question tells more.
+  const auto code = std::span(code_, cta_->launch.kernel->code.size());
+  const auto asks = std::ranges::find(code, unmet->in->line, &Inst::line);
+  return describe_fragment(
+      fragment,
+      fmt::format("waits for the mbarrier at shared offset {} of {} ({})", unmet->offset,
+                  unmet->cta->name(), unmet->cta->mbarriers.describe(unmet->offset)),
+      static_cast<std::uint32_t>(asks - code.begin()));
+}
+
 std::string Warp::describe_retry(const Fragment& fragment) const {
   const ir::Kernel& kernel = *cta_->launch.kernel;
   const Inst& in = kernel.code[fragment.pc];  // an observer's copy has other handlers
@@ -227,6 +249,14 @@ std::string Warp::describe_retry(const Fragment& fragment) const {
       "waits for {} registers a thread: it has {}, its block has {} to spare of the {} warps x {} "
       "that it was launched with",
       in.imm, max_registers, cta_->spare_registers, cta_->warps.size(), kernel.launch_registers);
+}
+
+std::string Warp::describe_gate(const Gate& gate) const {
+  const auto barrier =
+      std::ranges::find(cta_->barriers, &gate, [](const NamedBarrier& one) { return &one.gate; });
+  if (barrier == cta_->barriers.end()) return gate.name;
+  return fmt::format("{} ({} of {} threads have arrived)", gate.name, barrier->arrived,
+                     threads_needed(*cta_, *barrier));
 }
 
 std::vector<std::string> Warp::describe() const {
@@ -243,16 +273,16 @@ std::vector<std::string> Warp::describe() const {
         lines.push_back(describe_fragment(fragment, describe_retry(fragment), fragment.pc));
         break;
       case WaitState::kGate:  // its program counter is already behind the instruction
-        lines.push_back(
-            describe_fragment(fragment, "waits for " + fragment.gate->name, fragment.pc - 1));
+        lines.push_back(describe_fragment(fragment, "waits for " + describe_gate(*fragment.gate),
+                                          fragment.pc - 1));
         break;
       default:
-        lines.push_back(describe_fragment(fragment, "ready", fragment.pc));
+        lines.push_back(describe_ready(fragment));
         break;
     }
   }
   for (std::size_t i = 0; i < ready_.size(); ++i) {
-    lines.push_back(describe_fragment(ready_[i], "ready", ready_[i].pc));
+    lines.push_back(describe_ready(ready_[i]));
   }
   return lines;
 }

@@ -228,7 +228,9 @@ void lower_control(LowerContext& c) {
     case ptx::OpClass::kSetMaxRegisters:
       return lower_set_max_registers(c);
     case ptx::OpClass::kGridDependency:
-      return lower_by_signature(c, &exec::grid_dependency);
+      lower_by_signature(c, &exec::grid_dependency);
+      c.b.last().a = c.opcode().has("wait") ? 1 : 0;
+      return;
     case ptx::OpClass::kCreatePolicy:
       // The policy is a hint: any number will do.
       if (c.operands().empty()) c.b.fail("expected a destination");

@@ -181,6 +181,11 @@ Mbarrier& MbarrierTable::at(std::uint32_t address, std::string_view operation) {
   return it->second;
 }
 
+std::string MbarrierTable::describe(std::uint32_t address) const {
+  const auto it = live_.find(address);
+  return it == live_.end() ? "none" : it->second.describe();
+}
+
 std::optional<std::uint32_t> MbarrierTable::overlapping(std::uint32_t address,
                                                         std::uint32_t size) const {
   if (size == 0) return std::nullopt;

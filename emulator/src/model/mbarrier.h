@@ -98,6 +98,8 @@ class MbarrierTable {
   /// The first live barrier that [address, address + size) touches: ordinary accesses to it, and
   /// to bytes that asynchronous copies fill, are errors.
   std::optional<std::uint32_t> overlapping(std::uint32_t address, std::uint32_t size) const;
+  /// What the barrier waits for; "none" where there is none any more.
+  std::string describe(std::uint32_t address) const;
   /// One line for each barrier left in the middle of a phase, for the report at CTA exit.
   std::vector<std::string> leftovers() const;
   std::size_t size() const { return live_.size(); }

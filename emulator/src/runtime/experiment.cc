@@ -95,18 +95,7 @@ bool reached(const Experiment& experiment, const Mutation& mutation) {
   return found;
 }
 
-/// A wait that passed, but never for anything other than the phase before a barrier's first one.
-bool initial_only(const CheckReport& report, std::uint32_t line) {
-  const auto wait = std::ranges::find(report.waits, line, &WaitCoverage::ptx_line);
-  return wait != report.waits.end() && wait->passed == wait->initial;
-}
-
 }  // namespace
-
-const char* policy_name(Policy policy) {
-  constexpr const char* kNames[] = {"random", "earliest", "latest", "lifo", "starve", "timed"};
-  return kNames[static_cast<int>(policy)];
-}
 
 const char* verdict_name(MutantVerdict verdict) {
   constexpr const char* kNames[] = {"reported",  "wrong output",  "hung",   "warned",
@@ -114,8 +103,21 @@ const char* verdict_name(MutantVerdict verdict) {
   return kNames[static_cast<int>(verdict)];
 }
 
+MutantVerdict silent_verdict(const Mutation& mutation, bool reached,
+                             const std::vector<WaitCoverage>& intact, std::string& detail) {
+  const auto wait = std::ranges::find(intact, mutation.line, &WaitCoverage::ptx_line);
+  const bool waited =
+      mutation.kind != "wait" || wait == intact.end() || wait->passed > wait->initial;
+  if (reached && waited) return MutantVerdict::kRedundant;
+  detail = reached ? "waits for the first phase only" : "not reached";
+  return MutantVerdict::kNotExercised;
+}
+
 ExperimentResult run_experiment(const Experiment& experiment) {
-  const Module module(experiment.ptx, experiment.name, *experiment.memory);
+  return run_experiment(experiment, Module(experiment.ptx, experiment.name, *experiment.memory));
+}
+
+ExperimentResult run_experiment(const Experiment& experiment, const Module& module) {
   module.entry(experiment.entry);
   ExperimentResult result;
   for_launches(experiment, [&](Policy policy, std::uint64_t seed) {
@@ -159,12 +161,9 @@ MutantOutcome try_mutant(const Experiment& experiment, const Mutation& mutation,
   if (!warned.empty()) {
     outcome.verdict = MutantVerdict::kWarned;
     outcome.detail = warned;
-  } else if (!reached(experiment, mutation)) {
-    outcome.verdict = MutantVerdict::kNotExercised;
-    outcome.detail = "not reached";
-  } else if (mutation.kind == "wait" && initial_only(intact.report, mutation.line)) {
-    outcome.verdict = MutantVerdict::kNotExercised;
-    outcome.detail = "waits for the first phase only";
+  } else {
+    outcome.verdict = silent_verdict(mutation, reached(experiment, mutation), intact.report.waits,
+                                     outcome.detail);
   }
   return outcome;
 }

@@ -165,6 +165,7 @@ LaunchStats launch(const LaunchRequest& original, const LaunchOptions& options) 
   std::unique_ptr<check::Checker> checker;
   if (options.check != nullptr) {
     checker = std::make_unique<check::Checker>(state, *options.check);
+    checker->overlap(options.overlapped);
     if (request.filter) state.observer = request.filter(state.observer);
   }
   std::unique_ptr<trace::Tracer> tracer;
@@ -194,6 +195,9 @@ LaunchStats launch(const LaunchRequest& original, const LaunchOptions& options) 
   work(0);
   for (std::thread& thread : others) thread.join();
   if (checker) checker->finish();
+  if (options.footprint != nullptr) {
+    *options.footprint = checker ? checker->footprint() : nullptr;
+  }
   if (tracer) tracer->finish();
   LaunchStats total;
   for (std::uint64_t i = 0; i < threads; ++i) {

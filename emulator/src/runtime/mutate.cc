@@ -56,8 +56,16 @@ class Site {
   }
 
   void add(const char* kind, const std::string& change, const std::string& replacement) {
-    out_.push_back(
-        {line_, {}, 0, kind, std::string(text(begin_, end_)), change, begin_, end_, replacement});
+    out_.push_back({line_,
+                    {},
+                    0,
+                    {},
+                    kind,
+                    std::string(text(begin_, end_)),
+                    change,
+                    begin_,
+                    end_,
+                    replacement});
   }
 
   /// The statement with another opcode.
@@ -233,6 +241,7 @@ std::vector<Mutation> find_mutations(const std::string& ptx, const std::string& 
     const ptx::SourcePosition position = debug.at(mutation.line);
     mutation.source_file = position.file;
     mutation.source_line = position.line;
+    mutation.inlined_at = position.inlined_at;
   }
   return result;
 }

@@ -99,7 +99,6 @@ Tracer::Tracer(exec::Launch& launch, TraceReport& report)
     : launch_(launch), report_(report), original_(launch.code) {
   const ir::Kernel& kernel = *launch.kernel;
   report_.kernel = kernel.name;
-  report_.file = kernel.source->name;
   report_.lines = split_lines(kernel.source->text);
   report_.warps = static_cast<std::uint32_t>((exec::volume(launch.block) + 31) / 32);
   report_.executed.assign(report_.warps, std::vector<bool>(report_.lines.size() + 1));

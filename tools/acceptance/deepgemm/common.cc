@@ -40,26 +40,27 @@ bool parse(int argc, char** argv, Options& options) {
 
 /// The number of runs that are wrong, of every policy with every seed.
 int run_case(const Case& kernel, const Module& module, int seeds) {
-  constexpr int kPolicies = static_cast<int>(Policy::kStarve) + 1;
   int bad = 0;
-  for (int policy = 0; policy < kPolicies; ++policy) {
+  for (const Policy policy : kAllPolicies) {
     for (int seed = 0; seed < seeds; ++seed) {
       LaunchOptions launch = kernel.options;
-      launch.policy = static_cast<Policy>(policy);
+      launch.policy = policy;
       launch.seed = static_cast<std::uint64_t>(seed);
       launch.warn = [](const std::string& text) { fmt::print("warning: {}\n", text); };
-      if (policy + seed > 0) launch.warn = {};
+      if (policy != kAllPolicies[0] || seed > 0) launch.warn = {};
       try {
         const int wrong = kernel.run(module, launch);
         if (wrong == 0) continue;
-        fmt::print("{}: policy {} seed {}: {} wrong outputs\n", kernel.name, policy, seed, wrong);
+        fmt::print("{}: policy {} seed {}: {} wrong outputs\n", kernel.name, policy_name(policy),
+                   seed, wrong);
       } catch (const Error& error) {
-        fmt::print("{}: policy {} seed {}: {}\n", kernel.name, policy, seed, error.what());
+        fmt::print("{}: policy {} seed {}: {}\n", kernel.name, policy_name(policy), seed,
+                   error.what());
       }
       ++bad;
     }
   }
-  fmt::print("{}: {} of {} runs wrong\n", kernel.name, bad, seeds * kPolicies);
+  fmt::print("{}: {} of {} runs wrong\n", kernel.name, bad, seeds * std::ssize(kAllPolicies));
   return bad;
 }
 
