@@ -203,6 +203,7 @@ TEST(Numerics, NormalInputsStayAtTheFloorOfE4m3) {
   }
 }
 
+/// And an O that was not rounded to E4M3.
 TEST(Numerics, DeltaReadsTheDpOperand) {
   const Sample sample("vbias", {.seqlen_q = 128, .seqlen_k = 512, .head_dim = 128, .seed = 5});
   RecipeConfig config = RecipeConfig::hopper();
@@ -211,6 +212,9 @@ TEST(Numerics, DeltaReadsTheDpOperand) {
   const double other = sample.f64(run_step(sample.inputs, config))[kDq];
   EXPECT_GT(same - other, 3);
   EXPECT_NEAR(same, 21.9, 1.5);
+  config = RecipeConfig::hopper();
+  config.o_out = recipe::OutputFormat::kMxfp8;
+  EXPECT_GT(same - sample.f64(run_step(sample.inputs, config))[kDq], 2);
 }
 
 TEST(Numerics, EveryRowAndKeyKeepsItsGradient) {
