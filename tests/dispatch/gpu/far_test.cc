@@ -12,6 +12,7 @@ namespace {
 class FarRows {
  public:
   FarRows(const Tensor& near, const std::vector<std::uint16_t>& values) : FarRows(near) {
+    const driver::CurrentDevice current(own());
     for (std::int64_t row = 0; row < rows_; ++row) {
       own().driver().check(own().calls().cuMemcpyHtoDAsync(
                                address(row), values.data() + row * width_, bytes(), nullptr),
@@ -31,6 +32,7 @@ class FarRows {
   Tensor tensor() const { return {view_}; }
   std::vector<std::uint16_t> download() const {
     device().synchronize();
+    const driver::CurrentDevice current(own());
     std::vector<std::uint16_t> values(static_cast<std::size_t>(rows_ * width_));
     for (std::int64_t row = 0; row < rows_; ++row) {
       own().driver().check(own().calls().cuMemcpyDtoHAsync(values.data() + row * width_,
