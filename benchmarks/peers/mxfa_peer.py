@@ -49,38 +49,49 @@ class Library:
         return result
 
 
-class Outputs:
-    """What a case's forward and backward write; poisoned."""
+class Memory:
+    """What a case's calls of one pass share: outputs, poisoned, and in a backward the workspace:
+    the operands at its start are the same for all variants."""
 
-    def __init__(self, tensors):
+    def __init__(self, library, tensors, backward):
         rows = (tensors.case.num_heads, tensors.case.batch * tensors.case.seqlen_q)
         self.o, self.dq = (torch.full_like(tensors.q, float("nan")) for _ in range(2))
         self.dk, self.dv = (torch.full_like(tensors.k, float("nan")) for _ in range(2))
         self.lse, self.row_max = (torch.full(rows, float("nan"), device="cuda") for _ in range(2))
+        self.shared, self.workspace = False, None
+        if backward:
+            Call(library, tensors, self, False, 0).run(WHOLE)
+            self.shared, self.workspace = True, None
+
+    def workspace_of(self, size):
+        """Begins on 256 bytes."""
+        if not self.shared or self.workspace is None or len(self.workspace) < size:
+            own = torch.empty(size + 256, device="cuda", dtype=torch.uint8)
+            self.workspace = own[-own.data_ptr() % 256:]
+        return self.workspace
 
 
 class Call:
     """One case, pass and variant. It keeps what it points to."""
 
-    def __init__(self, library, tensors, outputs, backward, variant):
-        self.library, self.tensors, self.outputs = library, tensors, outputs
+    def __init__(self, library, tensors, memory, backward, variant):
+        self.library, self.tensors, self.memory = library, tensors, memory
         case = tensors.case
         shape = Shape(case.batch, case.num_heads, case.seqlen_q, case.seqlen_k, case.total_k(),
                       case.head_dim, case.jagged, case.causal, backward, variant)
-        pointers = Pointers(**{name: getattr(tensors, name, getattr(outputs, name, None)).data_ptr()
+        pointers = Pointers(**{name: getattr(tensors, name, getattr(memory, name, None)).data_ptr()
                                for name, _ in Pointers._fields_})
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         self.call = ctypes.c_void_p(library.checked(library.calls.mxfa_peer_call(
             ctypes.c_void_p(library.device), stream, ctypes.byref(shape),
             ctypes.byref(pointers))))
         size = library.checked(library.calls.mxfa_peer_workspace_bytes(self.call))
-        self.workspace = torch.empty(size + 256, device="cuda", dtype=torch.uint8)
-        begin = -self.workspace.data_ptr() % 256
-        self.memory = ctypes.c_void_p(self.workspace.data_ptr() + begin)
+        self.workspace = memory.workspace_of(size)
+        self.pointer = ctypes.c_void_p(self.workspace.data_ptr())
         self.size = ctypes.c_int64(size)
 
     def run(self, phase):
-        if self.library.calls.mxfa_peer_run(self.call, self.memory, self.size, phase) != 0:
+        if self.library.calls.mxfa_peer_run(self.call, self.pointer, self.size, phase) != 0:
             raise RuntimeError(self.library.calls.mxfa_peer_failure().decode())
 
 
@@ -111,13 +122,13 @@ class Truth:
             scores = scores.masked_fill(hidden, float("-inf"))
         return scores.softmax(-1)
 
-    def forward(self, outputs):
+    def forward(self, memory):
         """SQNR of the last rows of o."""
         rows = slice(max(0, len(self.q) - ACCURACY_ROWS), len(self.q))
         want = self.probabilities(rows) @ self.v
-        return {"o": sqnr_db(want, outputs.o[self.queries, self.head][rows])}
+        return {"o": sqnr_db(want, memory.o[self.queries, self.head][rows])}
 
-    def backward(self, outputs):
+    def backward(self, memory):
         """SQNR of dq, and of the first keys' dk and dv."""
         scale, few = self.case.head_dim**-0.5, slice(0, ACCURACY_KEYS)
         dq, dk, dv = [], 0, 0
@@ -129,23 +140,28 @@ class Truth:
             dq.append(ds @ self.k)
             dk = dk + ds[:, few].T @ self.q[rows]
             dv = dv + p[:, few].T @ self.dout[rows]
-        return {"dq": sqnr_db(torch.cat(dq), outputs.dq[self.queries, self.head]),
-                "dk": sqnr_db(dk, outputs.dk[self.keys, self.head][few]),
-                "dv": sqnr_db(dv, outputs.dv[self.keys, self.head][few])}
+        return {"dq": sqnr_db(torch.cat(dq), memory.dq[self.queries, self.head]),
+                "dk": sqnr_db(dk, memory.dk[self.keys, self.head][few]),
+                "dv": sqnr_db(dv, memory.dv[self.keys, self.head][few])}
 
 
 def calls(library, tensors, impl, passes):
-    """{pass: call}, and under "accuracy" {pass: call that returns {tensor: dB}} after a run."""
-    outputs = Outputs(tensors)
+    """{pass: call}, and under "accuracy" {pass: call that runs it and returns {tensor: dB}}."""
+    if not hasattr(tensors, "memory"):
+        tensors.memory = {}
     result = {"accuracy": {}}
     for name in passes:
         variant, phase = IMPLS[name][impl]
-        if name == "backward":
-            forward = Call(library, tensors, outputs, False, 0)
-            forward.run(WHOLE)
-        call = Call(library, tensors, outputs, name == "backward", variant)
+        if name not in tensors.memory:
+            tensors.memory[name] = Memory(library, tensors, name == "backward")
+        memory = tensors.memory[name]
+        call = Call(library, tensors, memory, name == "backward", variant)
         call.run(PREPARE)
+
+        def accuracy(name=name, call=call, phase=phase, memory=memory):
+            call.run(phase)  # another variant's results may lie there
+            return getattr(Truth(tensors), name)(memory)
+
         result[name] = lambda call=call, phase=phase: call.run(phase)
-        # Made again where it is asked for: a case's operands in float64 are not kept meanwhile.
-        result["accuracy"][name] = lambda name=name: getattr(Truth(tensors), name)(outputs)
+        result["accuracy"][name] = accuracy
     return result

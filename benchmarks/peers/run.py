@@ -11,6 +11,7 @@ beside it.
 
 import argparse
 import datetime
+import gc
 import importlib.util
 import json
 import pathlib
@@ -163,7 +164,6 @@ class Run:
             print(text, flush=True)
 
     def measure_case(self, case):
-        import torch
         from gpu import Tensors, time_in_turns
 
         tensors = Tensors(case)
@@ -192,8 +192,6 @@ class Run:
             self.records[len(self.records) - len(measured):] = measured
             self.compare(case, measured)
         print(f"{case.name:30} {state}", flush=True)
-        del tensors, ready
-        torch.cuda.empty_cache()
 
     def make_calls(self, impl, tensors, passes):
         if impl.startswith(OURS):
@@ -203,10 +201,15 @@ class Run:
         return make_calls(impl, tensors)
 
     def run(self):
+        import torch
+
         self.measure_ceilings()
         for preset in self.arguments.presets:
             for case in PRESETS[preset]:
                 self.measure_case(case)
+                # Errors and calls refer to each other, and to tensors of tens of GB.
+                gc.collect()
+                torch.cuda.empty_cache()
 
 
 def names(known_names):
