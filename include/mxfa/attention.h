@@ -24,7 +24,7 @@ enum class Precision : std::uint8_t {
 /// Whose MXFP8 arithmetic is followed; the default block shape of operands differs.
 enum class Recipe : std::uint8_t {
   kBlackwell,  ///< operands and dS in 32x32 squares; P 2^8 forward, blocks of 32 queries backward
-  kHopper,     ///< operands 32xD; dS by 16 keys x 64 queries (dK) and 64 x 128 (dQ); P 2^8
+  kHopper,     ///< operands 32xD; dS by 16 keys x 64 queries (dK) and 64 x 64 (dQ); P 2^8
 };
 
 /// What half_scores may move lse by, relative to max(1, |lse|): a score of 128 columns passes four

@@ -115,6 +115,41 @@ TEST_P(BackwardInOrder, SameBitsEveryTime) {
   }
 }
 
+// In a fixed order, on a device that has other work to do: a hundred times on a GPU.
+TEST(BackwardOrder, SameBitsBesideAnotherStream) {
+  const bool gpu = machine().options().kind == driver::DriverKind::kCuda;
+  BackwardCase test{.name = "beside",
+                    .cu_seqlens_q = {0, 100},
+                    .cu_seqlens_k = {0, 300},
+                    .head_dim = 64,
+                    .deterministic = true};
+  if (gpu) {
+    test.cu_seqlens_q = {0, 300, 900};
+    test.cu_seqlens_k = {0, 1500, 2900};
+    test.num_heads = test.num_heads_kv = 4;
+  }
+  const BackwardBatch batch(test);
+  const driver::Device& device = machine().device();
+  const driver::Stream other(device);
+  const driver::DeviceBuffer busy(device, gpu ? std::size_t{256} << 20 : 256);
+  const BackwardBatch::Results first = batch.run();
+  for (int run = 1; run < (gpu ? 100 : 2); ++run) {
+    {
+      const driver::CurrentDevice current(device);
+      for (int i = 0; i < 1 + run % 8; ++i) {
+        device.driver().check(
+            device.calls().cuMemsetD8Async(busy.address(), 0, busy.size_bytes(), other.handle()),
+            "cuMemsetD8Async");
+      }
+    }
+    const BackwardBatch::Results again = batch.run();
+    ASSERT_EQ(again.dq, first.dq) << run;
+    ASSERT_EQ(again.dk, first.dk) << run;
+    ASSERT_EQ(again.dv, first.dv) << run;
+  }
+  other.synchronize();
+}
+
 // A NaN reaches what the mathematics says, and no row that does not see it.
 TEST(BackwardNan, StaysWhereTheMaskHoldsIt) {
   const BackwardCase test{.name = "nan",
