@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "bench/device_bench.h"
+#include "mxfa/error.h"
 #ifdef MXFA_HAS_DRIVER
 #include "device/backward_suite.h"
 #endif
