@@ -31,6 +31,13 @@ enum class Recipe : std::uint8_t {
 /// steps of a half accumulator, each of which cuts off up to 2^-10 of it.
 inline constexpr double kHalfScoresLse = 0x1p-8;
 
+/// Scales of P in the forward's O = P V.
+enum class PScale : std::uint8_t {
+  kConstant,     ///< 2^-8 for all
+  kBlockAmax,    ///< of each 32 keys of a query, from their largest P
+  kBlockRowMax,  ///< the same from their largest score: one more exp2 in place of a second maximum
+};
+
 /// What a pair of calls computes. The backward recomputes S, so it wants the forward's options.
 struct Options {
   /// Where the call runs and whose memory its tensors and workspace are in. Null: the CPU.
@@ -62,6 +69,7 @@ struct Options {
   /// at up to 1 dB of o where scores are large; lse within kHalfScoresLse * max(1, |lse|). Not with
   /// payload as input.
   bool half_scores = false;
+  PScale p_scale = PScale::kConstant;  ///< others: Blackwell GPUs only, not with leak_free
   /// Devices only. The same operands (Recipe::kHopper's), then attention in FP32 by a plain kernel
   /// that any architecture runs: slow, for checking. o: kBF16 or kF32; not with qk_bf16.
   bool exact = false;

@@ -11,17 +11,12 @@ namespace {
 
 constexpr std::int64_t kAlignment = 256;  // of what the driver allocates
 
-void check_input(const OperandInput& input, std::string_view name) {
-  core::expect(input.dtype == DType::kBF16 || input.dtype == DType::kF32, name, "bf16 or f32",
-               dtype_name(input.dtype));
-}
-
 void check(const OperandsSpec& spec) {
   core::expect(spec.head_dim > 0 && spec.head_dim % 8 == 0 && spec.head_dim <= 128, "head_dim",
                "a multiple of 8 up to 128", spec.head_dim);
-  check_input(spec.q, "q");
-  check_input(spec.k, "k");
-  check_input(spec.v, "v");
+  check_operand_input(spec.q, spec, spec.q_sequences, "q");
+  check_operand_input(spec.k, spec, spec.k_sequences, "k");
+  check_operand_input(spec.v, spec, spec.k_sequences, "v");
 }
 
 /// Lays operands out in memory and, given a queue, launches what fills them.
@@ -54,11 +49,30 @@ class Preparation {
     const std::int64_t width = std::int64_t{num_heads} * head_dim;
     const std::int64_t tiles = mx::max_tiles(sequences.total, sequences.batch);
     const std::int64_t head_bytes = tiles * mx::kAtomBytes;
-    auto* const rows = memory_.take<std::uint8_t>(sequences.total * width);
+    const bool payload = input.dtype == DType::kE4M3;
+    auto* const rows = payload ? nullptr : memory_.take<std::uint8_t>(sequences.total * width);
     auto* const atoms = memory_.take<std::uint8_t>(head_bytes * num_heads);
-    const AtomStrides strides{.head_bytes = head_bytes, .tile_bytes = mx::kAtomBytes};
-    const bool along_dim = axis == ScaleAxis::kHeadDim;
-    if (queue_ != nullptr) {
+    BlockScaledOperand result{.rows = rows,
+                              .token_stride = width,
+                              .head_stride = head_dim,
+                              .atoms = atoms,
+                              .head_bytes = head_bytes,
+                              .axis = axis,
+                              .offsets = offsets,
+                              .total = sequences.total,
+                              .num_heads = num_heads,
+                              .head_dim = head_dim};
+    if (payload) {
+      result.rows = static_cast<const std::uint8_t*>(input.data);
+      result.token_stride = input.token_stride;
+      result.head_stride = input.head_stride;
+    }
+    if (queue_ == nullptr) return result;
+    if (payload) {
+      move_scales(input, result, tiles);
+    } else {
+      const AtomStrides strides{.head_bytes = head_bytes, .tile_bytes = mx::kAtomBytes};
+      const bool along_dim = axis == ScaleAxis::kHeadDim;
       quantize(*queue_,
                {.input = quantize_input(input, offsets, sequences, spec_.head_dim),
                 .codes = rows,
@@ -75,16 +89,24 @@ class Preparation {
                 .min_scale = min_scale},
                tiles);
     }
-    return {.rows = rows,
-            .token_stride = width,
-            .head_stride = head_dim,
-            .atoms = atoms,
-            .head_bytes = head_bytes,
-            .axis = axis,
-            .offsets = offsets,
-            .total = sequences.total,
-            .num_heads = num_heads,
-            .head_dim = head_dim};
+    return result;
+  }
+
+  /// Of payload that lies where it lies.
+  void move_scales(const OperandInput& input, const BlockScaledOperand& operand,
+                   std::int64_t tiles) const {
+    tile_scales(*queue_,
+                {.compact = const_cast<std::uint8_t*>(input.scales),
+                 .row_stride = input.scale_strides.row,
+                 .head_stride = input.scale_strides.head,
+                 .tiled = const_cast<std::uint8_t*>(operand.atoms),
+                 .head_bytes = operand.head_bytes,
+                 .offsets = operand.offsets,
+                 .num_heads = operand.num_heads,
+                 .head_dim = operand.head_dim,
+                 .block_shape = BlockShape::k32x32,
+                 .axis = operand.axis},
+                tiles);
   }
 
   const OperandsSpec& spec_;

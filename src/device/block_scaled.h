@@ -40,8 +40,8 @@ struct BlockScaledOperands {
 };
 
 /// Bytes of device memory that the operands of `spec` lie in, from shapes alone. Of the spec's
-/// fields those of the backward and half_scores are not used; inputs are kBF16 or kF32. Blocks are
-/// squares of 32, or 1xD in leak-free form.
+/// fields those of the backward and half_scores are not used. Blocks are squares of 32 (payload:
+/// its scales are copied), or 1xD in leak-free form.
 std::int64_t block_scaled_bytes(const OperandsSpec& spec);
 /// Launches what makes the operands, in `memory` (256-byte aligned, block_scaled_bytes() of it),
 /// which is overwritten. Throws Error that names the field where the specification is malformed.

@@ -188,39 +188,6 @@ void check_sequences(const Sequences& sequences, std::string_view name) {
                   sequences.seqlen));
 }
 
-void check_payload(const OperandInput& input, const OperandsSpec& spec, const Sequences& sequences,
-                   std::string_view name) {
-  const auto refuse = [&](std::string_view expected, const std::string& got) {
-    core::expect(false, name, expected, got);
-  };
-  if (spec.leak_free || spec.half_scores) {
-    refuse("bf16 or f32 where operands are lowered or leak-free", "e4m3 payload");
-  }
-  if (spec.head_dim != 64 && spec.head_dim != 128) {
-    refuse("payload of head_dim 64 or 128", core::text(spec.head_dim));
-  }
-  if (input.scales == nullptr && sequences.total > 0) refuse("scales of e4m3 payload", "none");
-  if (input.shift != nullptr) refuse("no shift of e4m3 payload", "one");
-  const auto address = reinterpret_cast<std::uintptr_t>(input.data);
-  if (address % 16 != 0 || input.token_stride % 16 != 0 || input.head_stride % 16 != 0) {
-    refuse("payload whose address and strides are multiples of 16",
-           fmt::format("strides {}, {}, address {}", input.token_stride, input.head_stride,
-                       fmt::ptr(input.data)));
-  }
-  if (sequences.cu_seqlens == nullptr && sequences.batch > 1 &&
-      input.batch_stride != sequences.seqlen * input.token_stride) {
-    refuse("payload whose sequences lie side by side (batch stride = seqlen * token stride)",
-           fmt::format("batch stride {}, token stride {}", input.batch_stride, input.token_stride));
-  }
-}
-
-void check_input(const OperandInput& input, const OperandsSpec& spec, const Sequences& sequences,
-                 std::string_view name) {
-  if (input.dtype == DType::kE4M3) return check_payload(input, spec, sequences, name);
-  if (input.dtype == DType::kBF16 || input.dtype == DType::kF32) return;
-  core::expect(false, name, "bf16, f32 or e4m3", dtype_name(input.dtype));
-}
-
 void check(const OperandsSpec& spec) {
   core::expect(spec.head_dim > 0 && spec.head_dim % 8 == 0 && spec.head_dim <= 128, "head_dim",
                "a multiple of 8 up to 128", spec.head_dim);
@@ -230,10 +197,10 @@ void check(const OperandsSpec& spec) {
       !spec.broadcast_q || (spec.q_sequences.cu_seqlens == nullptr && spec.q_sequences.batch == 1),
       "q_sequences", "one dense sequence where q is broadcast",
       core::later("batch {}", spec.q_sequences.batch));
-  check_input(spec.q, spec, spec.q_sequences, "q");
-  check_input(spec.k, spec, spec.k_sequences, "k");
-  check_input(spec.v, spec, spec.k_sequences, "v");
-  if (spec.backward) check_input(spec.dout, spec, spec.q_sequences, "dout");
+  check_operand_input(spec.q, spec, spec.q_sequences, "q");
+  check_operand_input(spec.k, spec, spec.k_sequences, "k");
+  check_operand_input(spec.v, spec, spec.k_sequences, "v");
+  if (spec.backward) check_operand_input(spec.dout, spec, spec.q_sequences, "dout");
 }
 
 }  // namespace

@@ -96,9 +96,9 @@ struct Sequences {
 };
 
 /// A tensor to quantize: kBF16, or kF32 (rounded to BF16 first). Strides count elements and are
-/// arbitrary; head_dim is contiguous. Or payload in 32xD, kE4M3 with `scales`: its rows are read
-/// where they lie (head_dim 64 or 128; sequences side by side; address and strides multiples of
-/// 16), a transposed copy is made, nothing is lowered.
+/// arbitrary; head_dim is contiguous. Or payload, kE4M3 with `scales`, in the blocks of what the
+/// call prepares (here 32xD): its rows are read where they lie (head_dim 64 or 128; sequences side
+/// by side; address and strides multiples of 16), a transposed copy is made, nothing is lowered.
 struct OperandInput {
   const void* data = nullptr;
   DType dtype = DType::kBF16;
@@ -108,7 +108,7 @@ struct OperandInput {
   /// Subtracted before quantization, [batch or 1, num_heads, head_dim]: smoothing of K and V.
   const float* shift = nullptr;
   std::int64_t shift_batch_stride = 0;
-  const std::uint8_t* scales = nullptr;  ///< kE4M3: one for each group and head
+  const std::uint8_t* scales = nullptr;  ///< kE4M3: of each group and head, columns side by side
   CompactStrides scale_strides = {};
 };
 

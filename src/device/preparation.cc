@@ -1,8 +1,47 @@
 #include "device/preparation.h"
 
 #include <limits>
+#include <string>
+
+#include "device/checks.h"
 
 namespace mxfa::device {
+namespace {
+
+void check_payload(const OperandInput& input, const OperandsSpec& spec, const Sequences& sequences,
+                   std::string_view name) {
+  const auto refuse = [&](std::string_view expected, const std::string& got) {
+    core::expect(false, name, expected, got);
+  };
+  if (spec.leak_free || spec.half_scores) {
+    refuse("bf16 or f32 where operands are lowered or leak-free", "e4m3 payload");
+  }
+  if (spec.head_dim != 64 && spec.head_dim != 128) {
+    refuse("payload of head_dim 64 or 128", core::text(spec.head_dim));
+  }
+  if (input.scales == nullptr && sequences.total > 0) refuse("scales of e4m3 payload", "none");
+  if (input.shift != nullptr) refuse("no shift of e4m3 payload", "one");
+  const auto address = reinterpret_cast<std::uintptr_t>(input.data);
+  if (address % 16 != 0 || input.token_stride % 16 != 0 || input.head_stride % 16 != 0) {
+    refuse("payload whose address and strides are multiples of 16",
+           fmt::format("strides {}, {}, address {}", input.token_stride, input.head_stride,
+                       fmt::ptr(input.data)));
+  }
+  if (sequences.cu_seqlens == nullptr && sequences.batch > 1 &&
+      input.batch_stride != sequences.seqlen * input.token_stride) {
+    refuse("payload whose sequences lie side by side (batch stride = seqlen * token stride)",
+           fmt::format("batch stride {}, token stride {}", input.batch_stride, input.token_stride));
+  }
+}
+
+}  // namespace
+
+void check_operand_input(const OperandInput& input, const OperandsSpec& spec,
+                         const Sequences& sequences, std::string_view name) {
+  if (input.dtype == DType::kE4M3) return check_payload(input, spec, sequences, name);
+  if (input.dtype == DType::kBF16 || input.dtype == DType::kF32) return;
+  core::expect(false, name, "bf16, f32 or e4m3", dtype_name(input.dtype));
+}
 
 core::Arena operand_arena(void* memory, std::int64_t align) {
   if (memory == nullptr) return core::Arena({}, align);

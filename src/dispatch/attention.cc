@@ -27,6 +27,8 @@ void check_options(const Options& options) {
   core::expect(!options.exact, "exact", "a device", "the CPU (its oracle is `mxfa sqnr`)");
   core::expect(options.dq_accum == DType::kF32, "dq_accum", "f32 on the CPU",
                dtype_name(options.dq_accum));
+  core::expect(options.p_scale == PScale::kConstant, "p_scale", "constant on the CPU",
+               "block scales");
   core::expect(options.precision == Precision::kMxfp8 || is_bf16(options), "precision",
                "mxfp8 or bf16", static_cast<std::int64_t>(options.precision));
   core::expect(options.recipe == Recipe::kBlackwell || options.recipe == Recipe::kHopper, "recipe",

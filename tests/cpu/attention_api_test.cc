@@ -258,6 +258,8 @@ TEST(CpuAttentionRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
        [](ForwardArgs&, Options& o) { o.broadcast_q = true; }},
       {"half_scores: expected a Hopper GPU, got the CPU",
        [](ForwardArgs&, Options& o) { o.half_scores = true; }},
+      {"p_scale: expected constant on the CPU, got block scales",
+       [](ForwardArgs&, Options& o) { o.p_scale = attention::PScale::kBlockAmax; }},
       {"exact: expected a device, got the CPU (its oracle is `mxfa sqnr`)",
        [](ForwardArgs&, Options& o) { o.exact = true; }},
       {"softmax_scale: expected a finite number above 0, got 0",

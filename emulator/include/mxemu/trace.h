@@ -31,6 +31,17 @@ struct TraceSlice {
   std::uint32_t warp = 0;
   std::uint32_t line = 0;  ///< of the PTX text, the first instruction's
   TraceGroup group = TraceGroup::kMath;
+  std::int64_t barrier = -1;  ///< a wait's mbarrier, offset in shared memory; -1: of another kind
+};
+
+/// What asynchronous work reads or writes.
+struct TraceTouch {
+  enum class Space : std::uint8_t { kGlobal, kShared, kTensor };
+  Space space = Space::kShared;
+  bool writes = false;
+  std::uint64_t begin = 0;  ///< kGlobal: address, kShared: offset; kTensor: column
+  std::uint64_t size = 0;   ///< bytes; kTensor: columns
+  std::uint32_t lanes = 0;  ///< kTensor
 };
 
 /// Asynchronous work from its issue to its completion.
@@ -38,22 +49,27 @@ struct TraceOp {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   std::uint32_t block = 0;
+  std::uint32_t warp = 0;  ///< the issuer
+  std::uint32_t line = 0;
   std::string what;  ///< "tensor load", ...
   std::string text;  ///< with the line and the instruction
+  std::vector<TraceTouch> touches;
 };
 
 struct TraceReport {
   std::uint32_t max_blocks = 1;  ///< in: only blocks with a smaller index are recorded
   std::string kernel;
-  std::vector<std::string> lines;           ///< of the PTX text
-  std::uint32_t warps = 0;                  ///< of a block
-  std::vector<std::vector<bool>> executed;  ///< by warp and line: in any of the recorded blocks
+  std::vector<std::string> lines;  ///< of the PTX text
+  std::uint32_t warps = 0;         ///< of a block
+  /// By warp and line: how often it was executed, in all recorded blocks together.
+  std::vector<std::vector<std::uint64_t>> executed;
   std::vector<TraceSlice> slices;
   std::vector<TraceOp> ops;
 };
 
 /// Chrome's trace format, for its viewer and others: a process for each block, a thread for each
-/// warp; asynchronous work as nestable events by kind.
+/// warp; asynchronous work as nestable events by kind, with what it touches. Viewers pass over
+/// "executed": [warp, line, how often], and "lines", the text of those lines.
 std::string chrome_json(const TraceReport& report);
 
 /// Warps that belong together, "producer" = {16, 16}.

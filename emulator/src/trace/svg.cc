@@ -182,12 +182,12 @@ class Picture {
 using Profile = std::array<std::uint64_t, kGroups>;
 
 // More lines in common than apart.
-bool alike(const std::vector<bool>& a, const std::vector<bool>& b) {
+bool alike(const std::vector<std::uint64_t>& a, const std::vector<std::uint64_t>& b) {
   std::size_t common = 0;
   std::size_t apart = 0;
   for (std::size_t line = 0; line < a.size(); ++line) {
-    common += a[line] && b[line] ? 1 : 0;
-    apart += a[line] != b[line] ? 1 : 0;
+    common += a[line] > 0 && b[line] > 0 ? 1 : 0;
+    apart += (a[line] > 0) != (b[line] > 0) ? 1 : 0;
   }
   return common > apart;
 }

@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <string_view>
+
+#include "exec/access.h"
+#include "exec/tasks.h"
 
 namespace mxfa::emu::trace {
 namespace {
@@ -87,10 +91,27 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
+std::vector<TraceTouch> touches_of(const async::AsyncOp& op) {
+  std::vector<async::Touch> touches;
+  op.touches(touches);
+  std::vector<TraceTouch> result;
+  for (const async::Touch& touch : touches) {
+    if (touch.space == async::Touch::Space::kTensor) {
+      result.push_back({TraceTouch::Space::kTensor, touch.writes, touch.words.column,
+                        touch.words.columns, touch.words.lanes});
+      continue;
+    }
+    const auto space = touch.space == async::Touch::Space::kShared ? TraceTouch::Space::kShared
+                                                                   : TraceTouch::Space::kGlobal;
+    result.push_back({space, touch.writes, touch.bytes.begin, touch.bytes.size, 0});
+  }
+  return result;
+}
+
 // Stands in for every handler; Launch::tracer knows the instruction's own.
 void traced(exec::Context& c, const ir::Inst& in, std::uint32_t mask) {
   auto& warp = static_cast<exec::Warp&>(c);
-  warp.cta().launch.tracer->executed(warp, in)(c, in, mask);
+  warp.cta().launch.tracer->executed(warp, in, mask)(c, in, mask);
 }
 
 }  // namespace
@@ -101,7 +122,7 @@ Tracer::Tracer(exec::Launch& launch, TraceReport& report)
   report_.kernel = kernel.name;
   report_.lines = split_lines(kernel.source->text);
   report_.warps = static_cast<std::uint32_t>((exec::volume(launch.block) + 31) / 32);
-  report_.executed.assign(report_.warps, std::vector<bool>(report_.lines.size() + 1));
+  report_.executed.assign(report_.warps, std::vector<std::uint64_t>(report_.lines.size() + 1));
   report_.slices.clear();
   report_.ops.clear();
   code_.assign(original_, original_ + kernel.code.size());
@@ -109,6 +130,8 @@ Tracer::Tracer(exec::Launch& launch, TraceReport& report)
     if (in.exec != nullptr) in.exec = &traced;
     const bool known = in.line >= 1 && in.line <= report_.lines.size();
     groups_.push_back(known ? group_of(report_.lines[in.line - 1]) : TraceGroup::kMath);
+    on_mbarrier_.push_back(groups_.back() == TraceGroup::kWait &&
+                           report_.lines[in.line - 1].find("mbarrier.") != std::string::npos);
   }
   launch.code = code_.data();
   launch.tracer = this;
@@ -118,14 +141,20 @@ std::uint32_t Tracer::block_of(const exec::Cta& cta) const {
   return cta.ctaid[0] + launch_.grid[0] * (cta.ctaid[1] + launch_.grid[1] * cta.ctaid[2]);
 }
 
-ir::ExecFn Tracer::executed(const exec::Warp& warp, const ir::Inst& in) {
+ir::ExecFn Tracer::executed(exec::Warp& warp, const ir::Inst& in, std::uint32_t mask) {
   const auto index = static_cast<std::size_t>(&in - code_.data());
   const std::uint32_t block = block_of(warp.cta());
   if (block < report_.max_blocks) {
     const WarpKey key{block, warp.index()};
-    add(key, warps_[key], {now_, in.line, groups_[index]});
-    std::vector<bool>& lines = report_.executed[warp.index()];
-    if (in.line < lines.size()) lines[in.line] = true;
+    std::int64_t barrier = -1;
+    if (on_mbarrier_[index] && mask != 0) {
+      std::uint64_t address[exec::kLanes] = {};
+      exec::lane_addresses(warp, in, address);
+      barrier = exec::shared_place(warp.cta(), address[std::countr_zero(mask)]).offset;
+    }
+    add(key, warps_[key], {now_, in.line, groups_[index], barrier});
+    std::vector<std::uint64_t>& lines = report_.executed[warp.index()];
+    if (in.line < lines.size()) ++lines[in.line];
   }
   ++now_;
   return original_[index].exec;
@@ -133,7 +162,8 @@ ir::ExecFn Tracer::executed(const exec::Warp& warp, const ir::Inst& in) {
 
 void Tracer::add(const WarpKey& key, WarpState& state, const Instruction& instruction) {
   if (instruction.group == TraceGroup::kWait) {
-    const bool again = state.waiting && state.line == instruction.line;
+    const bool again =
+        state.waiting && state.line == instruction.line && state.barrier == instruction.barrier;
     if (again) {
       state.tail.clear();
       return;
@@ -143,6 +173,7 @@ void Tracer::add(const WarpKey& key, WarpState& state, const Instruction& instru
     state.started = state.waiting = true;
     state.begin = instruction.time;
     state.line = instruction.line;
+    state.barrier = instruction.barrier;
     return;
   }
   if (!state.waiting) return add_busy(key, state, instruction);
@@ -166,7 +197,8 @@ void Tracer::add_busy(const WarpKey& key, WarpState& state, const Instruction& i
 // Closes what the warp was doing. Issues of asynchronous work name a stretch however few they are.
 void Tracer::flush(const WarpKey& key, WarpState& state) {
   if (!state.started) return;
-  TraceSlice slice{state.begin, state.end, key.first, key.second, state.line, TraceGroup::kWait};
+  TraceSlice slice{state.begin, state.end,         key.first,    key.second,
+                   state.line,  TraceGroup::kWait, state.barrier};
   const std::vector<Instruction> tail = std::move(state.tail);
   if (state.waiting) {
     slice.end = tail.empty() ? std::max(state.begin + 1, now_) : tail.front().time;
@@ -193,7 +225,8 @@ void Tracer::issue(const async::AsyncOp& op, const exec::Cta& cta, std::uint64_t
   const bool known = line >= 1 && line <= report_.lines.size();
   const std::string text =
       fmt::format("line {}: {}", line, known ? skip_blanks(report_.lines[line - 1]) : "");
-  report_.ops.push_back({time, time, block, std::string(op.what()), text});
+  report_.ops.push_back(
+      {time, time, block, op.issuer().warp, line, std::string(op.what()), text, touches_of(op)});
 }
 
 void Tracer::complete(const async::AsyncOp& op, std::uint64_t time) {

@@ -25,7 +25,7 @@ class Tracer {
   void complete(const async::AsyncOp& op, std::uint64_t time);
 
   /// An instruction is about to be executed; returns its own handler.
-  ir::ExecFn executed(const exec::Warp& warp, const ir::Inst& in);
+  ir::ExecFn executed(exec::Warp& warp, const ir::Inst& in, std::uint32_t mask);
   /// Writes the report.
   void finish();
 
@@ -34,6 +34,7 @@ class Tracer {
     std::uint64_t time;
     std::uint32_t line;
     TraceGroup group;
+    std::int64_t barrier = -1;
   };
   /// What a warp has been doing since `begin`.
   struct WarpState {
@@ -42,6 +43,7 @@ class Tracer {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
     std::uint32_t line = 0;
+    std::int64_t barrier = -1;
     std::uint32_t counts[static_cast<std::size_t>(TraceGroup::kCount)] = {};
     std::vector<Instruction> tail;  ///< after a wait: the loop around it, or what follows it
   };
@@ -57,6 +59,7 @@ class Tracer {
   const ir::Inst* original_;
   std::vector<ir::Inst> code_;
   std::vector<TraceGroup> groups_;  ///< by instruction
+  std::vector<bool> on_mbarrier_;   ///< likewise
   std::map<WarpKey, WarpState> warps_;
   std::unordered_map<const async::AsyncOp*, std::size_t> open_;  ///< in TraceReport::ops
   std::uint64_t now_ = 0;

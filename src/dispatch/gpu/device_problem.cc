@@ -149,7 +149,7 @@ void check_scales_given(const Tensor& x, std::string_view name, BlockShape shape
          later("the scales of {} blocks", block_shape_name(shape)), "none");
 }
 
-/// Scales of payload, one for each group (32xD) or token (1xD) and head.
+/// Scales of payload, one for each group or token and head, or for each 32 columns of those.
 void take_scales(const Tensor& x, std::string_view name, const device::Sequences& sequences,
                  BlockShape shape, const driver::Device& device, device::OperandInput& input) {
   check_scales_given(x, name, shape);
@@ -157,9 +157,13 @@ void take_scales(const Tensor& x, std::string_view name, const device::Sequences
   const std::string scales = fmt::format("{}.scales", name);
   check_tensor(x.scales, scales);
   check_dtype(x.scales, scales, {DType::kE8M0, DType::kU8});
-  check_shape_at_least(x.scales, scales,
-                       std::array{scale_rows(sequences, shape), x.values.shape[x.values.rank - 2]},
-                       0);
+  const std::array<std::int64_t, 3> extent{
+      scale_rows(sequences, shape), x.values.shape[x.values.rank - 2],
+      mx::ceil_div(x.values.shape[x.values.rank - 1], kScaleBlock)};
+  const bool columns = mx::block_cols(shape) != 0;
+  check_shape_at_least(x.scales, scales, std::span(extent).first(columns ? 3 : 2), 0);
+  expect(!columns || x.scales.strides[2] == 1 || extent[2] == 1, scales,
+         "contiguous scales of a row", later("stride {}", x.scales.strides[2]));
   expect_on_device(device, x.scales.data, scales);
   input.scales = static_cast<const std::uint8_t*>(x.scales.data);
   input.scale_strides = {.row = x.scales.strides[0], .head = x.scales.strides[1]};
@@ -274,6 +278,17 @@ DeviceRows device_rows(const Tensor& x, std::string_view name, const DeviceProbl
     rows.batch_stride = values.strides[0];
   }
   return rows;
+}
+
+device::Mxfp8Rows mxfp8_rows(const DeviceRows& rows, BlockShape shape) {
+  const TensorView& scales = rows.tensor->scales;
+  return {.codes = static_cast<std::uint8_t*>(rows.data()),
+          .token_stride = rows.token_stride,
+          .head_stride = rows.head_stride,
+          .scales = static_cast<std::uint8_t*>(scales.data),
+          .scale_row_stride = scales.strides[0],
+          .scale_head_stride = scales.strides[1],
+          .block_shape = shape};
 }
 
 void check_row_values(const TensorView& x, std::string_view name, const DeviceProblem& problem) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "attention/mask.h"
+#include "device/mxfp8_rows.h"
 #include "device/operands.h"
 #include "dispatch/gpu/device_state.h"
 #include "mxfa/attention.h"
@@ -58,6 +59,9 @@ struct DeviceRows {
 /// kBF16, kF32, or kE4M3 with scales of options.output_shape. Not given: nothing.
 DeviceRows device_rows(const Tensor& x, std::string_view name, const DeviceProblem& problem,
                        Side side);
+
+/// Those in MXFP8, as attention kernels write them.
+device::Mxfp8Rows mxfp8_rows(const DeviceRows& rows, BlockShape shape);
 
 /// FP32 [num_heads, rows_o] of contiguous rows.
 void check_row_values(const TensorView& x, std::string_view name, const DeviceProblem& problem);

@@ -27,6 +27,9 @@ const ForwardKernels& kernels_of(const ForwardProblem& problem) {
   const attention::Options& options = problem.options;
   const ForwardKernels& kernels =
       options.exact ? kExactForward : expect_architecture(options, "attention").forward;
+  if (options.p_scale != attention::PScale::kConstant && &kernels != &kSm100Forward) {
+    unsupported("p_scale", "constant but on Blackwell", "block scales");
+  }
   kernels.check(problem);
   return kernels;
 }

@@ -7,17 +7,34 @@
 namespace mxfa::dispatch {
 namespace {
 
+using sm100::forward::PScale;
+
+PScale p_scale_of(const attention::Options& options) {
+  switch (options.p_scale) {
+    case attention::PScale::kConstant:
+      return PScale::kConstant;
+    case attention::PScale::kBlockAmax:
+      return PScale::kBlockAmax;
+    case attention::PScale::kBlockRowMax:
+      return PScale::kBlockRowMax;
+  }
+  refuse("p_scale", "one of its values", core::text(static_cast<std::int64_t>(options.p_scale)));
+}
+
 void check(const ForwardProblem& problem) {
   const attention::Options& options = problem.options;
   if (options.qk_bf16) unsupported("qk_bf16", "false on Blackwell", "true");
   if (options.half_scores) unsupported("half_scores", "false on Blackwell", "true");
-  if (problem.args.q.values.dtype == DType::kE4M3)
-    unsupported("q", "bf16 or f32 on Blackwell", dtype_name(DType::kE4M3));
+  if (options.leak_free && p_scale_of(options) != PScale::kConstant) {
+    unsupported("p_scale", "constant where leak_free is set", "block scales");
+  }
   const DeviceRows& o = problem.o;
   if (o.batch_stride != 0) {
     unsupported("o", "sequences side by side on Blackwell", "another batch stride");
   }
-  if (o.dtype() != DType::kBF16) unsupported("o", "bf16 on Blackwell", dtype_name(o.dtype()));
+  if (o.dtype() == DType::kF32) {
+    unsupported("o", "bf16 or e4m3 on Blackwell", dtype_name(o.dtype()));
+  }
   core::expect(
       o.token_stride % 8 == 0 && o.head_stride % 8 == 0 &&
           reinterpret_cast<std::uintptr_t>(o.data()) % 16 == 0,
@@ -34,24 +51,30 @@ std::int64_t workspace_bytes(const ForwardProblem& problem) {
 void launch(const ForwardProblem& problem, const device::BlockScaledOperands& operands,
             void* workspace, device::Phase phase) {
   const attention::ForwardArgs& args = problem.args;
-  sm100::forward::attention_forward(problem.queue,
-                                    {.q = operands.q,
-                                     .k = operands.k,
-                                     .v = operands.v,
-                                     .leak_free = problem.operands.leak_free,
-                                     .broadcast_q = problem.operands.broadcast_q,
-                                     .mask = problem.mask,
-                                     .softmax_scale = problem.softmax_scale,
-                                     .o = static_cast<std::uint16_t*>(problem.o.data()),
-                                     .o_token_stride = problem.o.token_stride,
-                                     .o_head_stride = problem.o.head_stride,
-                                     .columns = problem.operands.head_dim,
-                                     .lse = static_cast<float*>(args.lse.data),
-                                     .row_max = static_cast<float*>(args.row_max.data),
-                                     .lse_head_stride = args.lse.strides[0],
-                                     .workspace = static_cast<std::byte*>(workspace) +
-                                                  device::block_scaled_bytes(problem.operands),
-                                     .phase = phase});
+  const DeviceRows& o = problem.o;
+  sm100::forward::ForwardCall call{.q = operands.q,
+                                   .k = operands.k,
+                                   .v = operands.v,
+                                   .leak_free = problem.operands.leak_free,
+                                   .broadcast_q = problem.operands.broadcast_q,
+                                   .mask = problem.mask,
+                                   .softmax_scale = problem.softmax_scale,
+                                   .p_scale = p_scale_of(problem.options),
+                                   .columns = problem.operands.head_dim,
+                                   .lse = static_cast<float*>(args.lse.data),
+                                   .row_max = static_cast<float*>(args.row_max.data),
+                                   .lse_head_stride = args.lse.strides[0],
+                                   .workspace = static_cast<std::byte*>(workspace) +
+                                                device::block_scaled_bytes(problem.operands),
+                                   .phase = phase};
+  if (o.dtype() == DType::kE4M3) {
+    call.o_mxfp8 = mxfp8_rows(o, problem.options.output_shape);
+  } else {
+    call.o = static_cast<std::uint16_t*>(o.data());
+    call.o_token_stride = o.token_stride;
+    call.o_head_stride = o.head_stride;
+  }
+  sm100::forward::attention_forward(problem.queue, call);
 }
 
 void prepare(const ForwardProblem& problem, void* workspace) {

@@ -88,14 +88,7 @@ void launch(const ForwardProblem& problem, const device::AttentionOperands& oper
     call.k_bf16 = bf16_rows(spec.k);
   }
   if (o.dtype() == DType::kE4M3) {
-    const TensorView& scales = o.tensor->scales;
-    call.o_mxfp8 = {.codes = static_cast<std::uint8_t*>(o.data()),
-                    .token_stride = o.token_stride,
-                    .head_stride = o.head_stride,
-                    .scales = static_cast<std::uint8_t*>(scales.data),
-                    .scale_row_stride = scales.strides[0],
-                    .scale_head_stride = scales.strides[1],
-                    .block_shape = problem.options.output_shape};
+    call.o_mxfp8 = mxfp8_rows(o, problem.options.output_shape);
   } else {
     call.o = static_cast<std::uint16_t*>(o.data());
     call.o_token_stride = o.token_stride;

@@ -189,15 +189,36 @@ TEST(GpuForward, PayloadGivesTheSameBits) {
   const CallCase c = jagged();
   DeviceCall call(c);
   const CallResults want = call.run();
-  const Payload q(call.values(0), {c.total_q(), c.num_heads, c.head_dim}, c.cu_seqlens_q);
-  const Payload k(call.values(1), {c.total_k(), c.num_heads_kv, c.head_dim}, c.cu_seqlens_k);
-  const Payload v(call.values(2), {c.total_k(), c.num_heads_kv, c.head_dim}, c.cu_seqlens_k);
-  const auto use = [](Tensor& x, const Payload& payload) { x = payload.tensor(x.values.dims()); };
+  const BlockShape shape = attention::operand_shape(call.options());
+  const auto payload = [&](int which, std::int64_t rows, std::int64_t heads,
+                           const std::vector<std::int32_t>& cu) {
+    return Payload(call.values(which), {rows, heads, c.head_dim}, cu, shape);
+  };
+  const Payload q = payload(0, c.total_q(), c.num_heads, c.cu_seqlens_q);
+  const Payload k = payload(1, c.total_k(), c.num_heads_kv, c.cu_seqlens_k);
+  const Payload v = payload(2, c.total_k(), c.num_heads_kv, c.cu_seqlens_k);
+  const auto use = [](Tensor& x, const Payload& made) { x = made.tensor(x.values.dims()); };
   use(call.args().q, q);
   use(call.args().k, k);
   use(call.args().v, v);
   call.poison_outputs();
   expect_equal(call.run(), want, "payload");
+}
+
+// Block scales of P keep more of it than the constant one: as near to it as E4M3 is.
+TEST(GpuForward, ScalesOfPInBlocks) {
+  const CallCase c = jagged();
+  DeviceCall call(c);
+  const CallResults want = call.run();
+  for (const auto scale : {attention::PScale::kBlockAmax, attention::PScale::kBlockRowMax}) {
+    call.options().p_scale = scale;
+    call.poison_outputs();
+    const CallResults got = call.run();
+    EXPECT_TRUE(expect_close(decoded(got.o), decoded(want.o),
+                             {.metric = Metric::kSqnrDb, .limit = 28}, {.label = "o"}));
+    EXPECT_FALSE(bitwise_equal(got.o, want.o, {}));
+    EXPECT_TRUE(bitwise_equal(got.row_max, want.row_max, {.label = "row_max"}));
+  }
 }
 
 TEST(GpuForward, PreparedOperandsServeManyCalls) {

@@ -115,6 +115,9 @@ const Refusal kRefusals[] = {
      [](ForwardArgs& a, Options&) { a.o.values.shape[0] = 4; }},
     {"Lse", "lse: expected shape [2, 5], got f32 [2, 4]",
      [](ForwardArgs& a, Options&) { a.lse.shape[1] = 4; }},
+    {"PScale", "p_scale: expected constant but on Blackwell, got block scales",
+     [](ForwardArgs&, Options& o) { o.p_scale = attention::PScale::kBlockAmax; },
+     ErrorKind::kUnsupported},
     {"MaxSeqlen",
      "max_seqlen_k: expected none on a device, where lengths are not read by the host, got 64",
      [](ForwardArgs&, Options& o) { o.max_seqlen_k = 64; }, ErrorKind::kUnsupported},
@@ -175,13 +178,19 @@ const BackwardRefusal kBackwardRefusals[] = {
      [](BackwardArgs& a, Options&) { a.dq_overflows = a.lse; }},
 };
 
-// What Hopper's kernel takes and Blackwell's does not take yet.
+// What Hopper's kernel takes and Blackwell's does not.
 const Refusal kBlackwellRefusals[] = {
     {"ScoresInBf16", "qk_bf16: expected false on Blackwell, got true",
      [](ForwardArgs&, Options& o) { o.qk_bf16 = true; }, ErrorKind::kUnsupported},
     {"HalfScores", "half_scores: expected false on Blackwell, got true",
      [](ForwardArgs&, Options& o) { o.half_scores = true; }, ErrorKind::kUnsupported},
-    {"OutputDType", "o: expected bf16 on Blackwell, got f32",
+    {"PScale", "p_scale: expected constant where leak_free is set, got block scales",
+     [](ForwardArgs&, Options& o) {
+       o.leak_free = true;
+       o.p_scale = attention::PScale::kBlockRowMax;
+     },
+     ErrorKind::kUnsupported},
+    {"OutputDType", "o: expected bf16 or e4m3 on Blackwell, got f32",
      [](ForwardArgs& a, Options&) { a.o.values.dtype = DType::kF32; }, ErrorKind::kUnsupported},
     {"OutputStride", "o: expected strides that are multiples of 8 and an address on 16 bytes, got ",
      [](ForwardArgs& a, Options&) { a.o.values.strides[0] = 132; }},

@@ -70,6 +70,7 @@ struct Config {
 /// One work tile, 2 x 128 queries, as all roles see it.
 struct TileRecord {
   std::int64_t o_begin = 0;  ///< first row of the sequence in o, lse
+  std::int32_t o_group = 0;  ///< first group of 32 rows of the sequence in o
   std::int32_t seqlen_q = 0;
   std::int32_t seqlen_k = 0;
   std::int32_t head = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "device/fp8.cuh"
+#include "kernels/sm100/forward/mxfp8_output.cuh"
 #include "kernels/sm100/forward/roles.cuh"
 #include "ptx/tcgen05.cuh"
 
@@ -8,7 +9,8 @@
 namespace mxfa::sm100::forward {
 
 /// One warpgroup, a thread a row of both streams: O *= rescale where a maximum moved, and at the
-/// end of a tile O / row_sum to shared memory, LSE and row maximum to memory.
+/// end of a tile O / row_sum to shared memory (BF16) or memory (MXFP8), LSE and row maximum to
+/// memory.
 /// Waits on tile_full, message_full, o_full, out_empty; signals pv_ready, message_empty, out_full.
 template <class Config>
 class Correction {
@@ -25,27 +27,37 @@ class Correction {
 
   __device__ void run() {
     for (int i = 0; i < kStreams; ++i) warp_arrive(barriers_.pv_ready[i]);  // O is free
-    TileRecord tile;
-    while (tiles_.next(tile)) {
-      for (int n = tile.n_begin; n <= tile.n_end; ++n) {
+    while (const TileRecord* const tile = tiles_.hold()) {
+      const int begin[kStreams] = {tile->begin[0], tile->begin[1]};
+      const int end[kStreams] = {tile->end[0], tile->end[1]};
+      const int n_end = tile->n_end;
+      for (int n = tile->n_begin; n <= n_end; ++n) {
 #pragma unroll
         for (int i = 0; i < kStreams; ++i) {
-          if (n > tile.begin[i] && n < tile.end[i]) rescale(i);
-          if (n == tile.end[i] && tile.has_rows(i)) finish(tile, i);
+          if (n > begin[i] && n < end[i]) rescale(i);
+          if (n == end[i] && tile->has_rows(i)) finish(*tile, i);
         }
       }
+      tiles_.release();
     }
   }
 
  private:
+  /// What O is divided by. A row that saw no key has a sum of 0.
+  struct Divisor {
+    bool stream_seen;
+    bool row_seen;
+    float inverse;
+  };
+
   __device__ void take_message(int stream) {
-    wait(barriers_.message_full[stream], messages_[stream].parity());
-    ++messages_[stream].count;
+    wait(barriers_.message_full[stream], messages_.parity(stream));
+    messages_.advance(stream);
   }
 
   __device__ void rescale(int stream) {
     take_message(stream);
-    const float factor = smem_.rescale[stream][row_];
+    const float factor = smem_.rescale[stream][recomputed(row_)];
     warp_arrive(barriers_.message_empty[stream]);
     // The message came after S of this step, whose commit covers the O GEMM before it.
     if (__any_sync(~0u, factor != 1.0f)) {
@@ -69,44 +81,78 @@ class Correction {
   __device__ void finish(const TileRecord& tile, int stream) {
     const bool seen = tile.end[stream] > tile.begin[stream];
     float sum = 0.0f, max = 0.0f, true_max = 0.0f;
+    const int lane_row = recomputed(row_);
     if (seen) {
       take_message(stream);
-      sum = smem_.row_sum[stream][row_];
-      max = smem_.row_max[stream][row_];
-      true_max = Config::kOwnTrueMax ? smem_.true_max[stream][row_] : max;
+      sum = smem_.row_sum[stream][lane_row];
+      max = smem_.row_max[stream][lane_row];
+      true_max = Config::kOwnTrueMax ? smem_.true_max[stream][lane_row] : max;
       warp_arrive(barriers_.message_empty[stream]);
-      wait(barriers_.o_full[stream], outputs_[stream].parity());
-      ++outputs_[stream].count;
+      wait(barriers_.o_full[stream], outputs_.parity(stream));
+      outputs_.advance(stream);
       ptx::tcgen05_fence_after();
     }
-    wait(barriers_.out_empty[stream], stores_[stream].last_parity());
-    ++stores_[stream].count;
     // The MMA takes P with its scale, the sum is of P as it was before.
     constexpr float kUnit = Config::kPScale == PScale::kConstant ? 256.0f : 1.0f;
-    const float inverse = sum != 0.0f ? kUnit / sum : 0.0f;
+    const Divisor divisor{seen, sum != 0.0f, kUnit / sum};
+    const bool mxfp8 = params_.o_mxfp8.codes != nullptr;
+    if (mxfp8) {
+      store_codes(tile, stream, lane_row, divisor);
+    } else {
+      wait(barriers_.out_empty[stream], stores_.last_parity(stream));
+      stores_.advance(stream);
 #pragma unroll
-    for (int c = 0; c < Config::kHeadDim; c += 16) {
-      float o[16];
-      if (seen) {
-        ptx::tmem_load_16(tmem_ + Tmem::o(stream).column + c, o);
-        ptx::tmem_wait_load(o);
+      for (int c = 0; c < Config::kHeadDim; c += 16) {
+        float o[16];
+        load_columns(stream, c, divisor, o);
+        stage(stream, lane_row, c, o);
       }
-      // A row that saw no key has a sum of 0, and whatever O.
-#pragma unroll
-      for (float& value : o) value = sum != 0.0f ? value * inverse : 0.0f;
-      stage(stream, c, o);
     }
     if (seen) {
       ptx::tcgen05_fence_before();
       warp_arrive(barriers_.pv_ready[stream]);  // O is free for the next tile
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    warp_arrive(barriers_.out_full[stream]);
-    store_row(tile, stream, sum, max, true_max);
+    if (!mxfp8) {
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      warp_arrive(barriers_.out_full[stream]);
+    }
+    store_row(tile, tile.row0 + kTileM * stream + lane_row, sum, max, true_max);
+  }
+
+  /// O of 16 columns, divided by the row sum. What saw no key has whatever O.
+  __device__ void load_columns(int stream, int column, const Divisor& divisor,
+                               float (&o)[16]) const {
+    if (divisor.stream_seen) {
+      ptx::tmem_load_16(tmem_ + Tmem::o(stream).column + column, o);
+      ptx::tmem_wait_load(o);
+    }
+#pragma unroll
+    for (float& value : o) value = divisor.row_seen ? value * divisor.inverse : 0.0f;
+  }
+
+  __device__ void store_codes(const TileRecord& tile, int stream, int lane_row,
+                              const Divisor& divisor) const {
+    const int row = tile.row0 + kTileM * stream + lane_row;
+#pragma unroll 1  // or numbers of several parts live at once
+    for (int part = 0; kScaleGroup * part < params_.columns; ++part) {
+      Mxfp8Output output(params_.o_mxfp8, tile, row, part);
+      float o[16];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        load_columns(stream, kScaleGroup * part + 16 * half, divisor, o);
+        output.see(o);
+      }
+      output.find_scale();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        load_columns(stream, kScaleGroup * part + 16 * half, divisor, o);
+        output.store(half, params_.columns, o);
+      }
+    }
   }
 
   /// 16 columns from `column` on as BF16, where the copy engine's swizzle wants them.
-  __device__ void stage(int stream, int column, const float (&o)[16]) const {
+  __device__ void stage(int stream, int lane_row, int column, const float (&o)[16]) const {
     std::uint8_t* const box = smem_.out[stream] + column / Config::kOutBox * kTileM * 128;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -114,13 +160,12 @@ class Correction {
       const uint4 chunk{device::encode_bf16_pair(x[0], x[1]), device::encode_bf16_pair(x[2], x[3]),
                         device::encode_bf16_pair(x[4], x[5]), device::encode_bf16_pair(x[6], x[7])};
       const int index = column % Config::kOutBox / 8 + i;
-      *reinterpret_cast<uint4*>(box + row_ * 128 + ((index ^ (row_ % 8)) * 16)) = chunk;
+      *reinterpret_cast<uint4*>(box + lane_row * 128 + ((index ^ (lane_row % 8)) * 16)) = chunk;
     }
   }
 
-  __device__ void store_row(const TileRecord& tile, int stream, float sum, float max,
+  __device__ void store_row(const TileRecord& tile, int row, float sum, float max,
                             float true_max) const {
-    const int row = tile.row0 + kTileM * stream + row_;
     if (row >= tile.seqlen_q) return;
     constexpr float kLn2 = 0.693147182f;
     const std::int64_t at = tile.head * params_.lse_head_stride + tile.o_begin + row;
@@ -136,9 +181,9 @@ class Correction {
   TileReader<Config, true> tiles_;
   int row_;
   std::uint32_t tmem_;  ///< of this warp's lanes
-  Turn messages_[kStreams];
-  Turn outputs_[kStreams];
-  Turn stores_[kStreams];
+  StreamTurns messages_;
+  StreamTurns outputs_;
+  StreamTurns stores_;
 };
 
 }  // namespace mxfa::sm100::forward

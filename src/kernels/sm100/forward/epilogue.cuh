@@ -8,7 +8,8 @@
 /// The epilogue role.
 namespace mxfa::sm100::forward {
 
-/// One thread, which stores O from shared memory, clipped at the sequence's end by the copy engine.
+/// One thread, which stores O in BF16 from shared memory, clipped at the sequence's end by the copy
+/// engine. O in MXFP8 is stored by the correction.
 /// Waits on tile_full, out_full; signals out_empty.
 template <class Config>
 class Epilogue {
@@ -21,7 +22,7 @@ class Epilogue {
     while (tiles_.next(tile)) {
 #pragma unroll
       for (int i = 0; i < kStreams; ++i) {
-        if (tile.has_rows(i)) store(tile, i);
+        if (tile.has_rows(i) && params_.o_mxfp8.codes == nullptr) store(tile, i);
       }
     }
   }

@@ -38,18 +38,39 @@ void check_operand(const device::BlockScaledOperand& x, std::string_view name, i
          later("{:#x}, {}", reinterpret_cast<std::uintptr_t>(x.atoms), x.head_bytes));
 }
 
+std::int32_t columns_of(const ForwardCall& call) {
+  return call.columns == 0 ? call.q.head_dim : call.columns;
+}
+
+void check_mxfp8(const device::Mxfp8Rows& o) {
+  expect(o.token_stride % 8 == 0 && o.head_stride % 8 == 0 && o.token_stride >= 0 &&
+             o.head_stride >= 0 && reinterpret_cast<std::uintptr_t>(o.codes) % 8 == 0,
+         "o_mxfp8.codes", "an address and strides on 8 bytes",
+         later("{:#x}, {}, {}", reinterpret_cast<std::uintptr_t>(o.codes), o.token_stride,
+               o.head_stride));
+  expect(o.scales != nullptr, "o_mxfp8.scales", "an address", "none");
+  if (o.block_shape == BlockShape::k1x32 || o.block_shape == BlockShape::k32x32) return;
+  throw Error(ErrorKind::kUnsupported,
+              fmt::format("o_mxfp8.block_shape: expected 1x32 or 32x32, got {}",
+                          block_shape_name(o.block_shape)));
+}
+
 void check_output(const ForwardCall& call) {
   const std::int32_t head_dim = call.q.head_dim;
-  const std::int32_t columns = call.columns == 0 ? head_dim : call.columns;
+  const std::int32_t columns = columns_of(call);
+  expect(call.lse != nullptr, "lse", "an address", "none");
   expect(columns % 8 == 0 && columns > 0 && columns <= head_dim, "columns",
          later("a multiple of 8 up to {}", head_dim), columns);
+  if (call.o_mxfp8.codes != nullptr) {
+    expect(call.o == nullptr, "o", "none beside o_mxfp8", "an address");
+    return check_mxfp8(call.o_mxfp8);
+  }
   expect(call.o_token_stride % 8 == 0 && call.o_head_stride % 8 == 0 && call.o_token_stride >= 0 &&
              call.o_head_stride >= 0,
          "o_token_stride, o_head_stride", "multiples of 8",
          later("{}, {}", call.o_token_stride, call.o_head_stride));
   expect(call.o != nullptr && reinterpret_cast<std::uintptr_t>(call.o) % 16 == 0, "o",
          "an address on 16 bytes", call.o == nullptr ? "none" : "another");
-  expect(call.lse != nullptr, "lse", "an address", "none");
 }
 
 void check_call(const ForwardCall& call) {
@@ -85,11 +106,10 @@ CUtensorMap rows_map(const driver::Device& device, const device::BlockScaledOper
 }
 
 CUtensorMap out_map(const driver::Device& device, const ForwardCall& call) {
-  const std::int32_t columns = call.columns == 0 ? call.q.head_dim : call.columns;
   return device::make_ragged_map(
       device, {.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                .address = reinterpret_cast<std::uint64_t>(call.o),
-               .columns = static_cast<std::uint64_t>(columns),
+               .columns = static_cast<std::uint64_t>(columns_of(call)),
                .heads = static_cast<std::uint64_t>(call.q.num_heads),
                .head_stride_bytes = static_cast<std::uint64_t>(call.o_head_stride) * 2,
                .row_stride_bytes = static_cast<std::uint64_t>(call.o_token_stride) * 2,
@@ -120,10 +140,12 @@ ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
   params.q_map = rows_map(queue.device, call.q);
   params.k_map = rows_map(queue.device, call.k);
   params.v_map = rows_map(queue.device, call.v);
-  params.o_map = out_map(queue.device, call);
+  if (call.o_mxfp8.codes == nullptr) params.o_map = out_map(queue.device, call);
   params.q = side_of(call.q);
   params.k = side_of(call.k);
   params.v = side_of(call.v);
+  params.o_mxfp8 = call.o_mxfp8;
+  params.columns = columns_of(call);
   params.lse = call.lse;
   params.row_max = call.row_max;
   params.lse_head_stride = call.lse_head_stride;

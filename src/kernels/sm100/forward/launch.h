@@ -37,6 +37,8 @@ struct ForwardCall {
   std::uint16_t* o = nullptr;       ///< out: BF16 [rows_o, num_heads, columns], 16-byte aligned
   std::int64_t o_token_stride = 0;  ///< elements, a multiple of 8
   std::int64_t o_head_stride = 0;
+  /// Out, where its codes are given in place of o: address and strides on 8 bytes.
+  device::Mxfp8Rows o_mxfp8 = {};
   std::int32_t columns = 0;  ///< head_dim of o, a multiple of 8; 0: q.head_dim
   float* lse = nullptr;      ///< out: [num_heads, rows_o], natural log; -infinity: no visible key
   float* row_max = nullptr;  ///< out, may be null: largest visible score in log2 units

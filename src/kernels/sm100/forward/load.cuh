@@ -63,6 +63,9 @@ class Loader {
                                   const attention::Sequence& sequence) const {
     TileRecord record;
     record.o_begin = sequence.o_begin;
+    record.o_group = static_cast<std::int32_t>(
+        params_.broadcast_q ? tile.batch * mx::ceil_div(sequence.seqlen_q, kScaleGroup)
+                            : params_.q.offsets.groups(tile.batch));
     record.seqlen_q = static_cast<std::int32_t>(sequence.seqlen_q);
     record.seqlen_k = static_cast<std::int32_t>(sequence.seqlen_k);
     record.head = tile.head;

@@ -140,11 +140,6 @@ class MmaIssuer {
     if (step.last[stream]) commit(barriers_.o_full[stream]);
   }
 
-  /// Keeps what follows from a value out of registers that live through the whole loop.
-  __device__ static std::uint32_t recomputed(std::uint32_t value) {
-    asm volatile("" : "+r"(value));
-    return value;
-  }
   __device__ static void commit(const std::uint64_t& barrier) {
     ptx::tcgen05_commit(shared_address(&barrier));
   }

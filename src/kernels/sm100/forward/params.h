@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/tile_scheduler.h"
+#include "device/mxfp8_rows.h"
 #include "device/quantize.h"
 
 /// What the host hands to the kernel.
@@ -30,8 +31,10 @@ struct ForwardParams {
   CUtensorMap q_map;  ///< device/ragged_map.h, tiles of 128 rows
   CUtensorMap k_map;
   CUtensorMap v_map;
-  CUtensorMap o_map;  ///< boxes of 64 columns
+  CUtensorMap o_map = {};  ///< boxes of 64 columns
   SideParams q, k, v;
+  std::int32_t columns = 0;        ///< head_dim of o
+  device::Mxfp8Rows o_mxfp8 = {};  ///< where its codes are not null: in place of o_map's tensor
 
   float* lse = nullptr;      ///< [num_heads, rows_o], natural log
   float* row_max = nullptr;  ///< [num_heads, rows_o] in log2 units; may be null

@@ -19,7 +19,14 @@ __device__ inline void arrive(const std::uint64_t& barrier) {
 /// One arrival for the warp, behind what all its lanes did.
 __device__ inline void warp_arrive(const std::uint64_t& barrier) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) arrive(barrier);
+  if (ptx::elect_one()) arrive(barrier);
+}
+
+/// Keeps what follows from a value out of registers that live through the whole loop.
+template <class Value>
+__device__ inline Value recomputed(Value value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 
 /// Phases of one barrier pair that are waited for in turn.
@@ -30,7 +37,15 @@ struct Turn {
   __device__ unsigned last_parity() const { return (count & 1) ^ 1; }
 };
 
-/// The work tiles in order, for one role. Each is copied to registers, so that its record is free.
+/// The same of all streams, in one register.
+struct StreamTurns {
+  unsigned parities = 0;
+  __device__ unsigned parity(int stream) const { return parities >> stream & 1; }
+  __device__ unsigned last_parity(int stream) const { return parity(stream) ^ 1; }
+  __device__ void advance(int stream) { parities ^= 1u << stream; }
+};
+
+/// The work tiles in order, for one role: copied to registers, so that the record is free, or held.
 template <class Config, bool kWholeWarp>
 class TileReader {
  public:
@@ -40,6 +55,17 @@ class TileReader {
   __device__ bool next(TileRecord& tile) {
     wait(smem_.barriers.tile_full[slot_], phase_);
     tile = smem_.tile[slot_];
+    release();
+    return tile.valid != 0;
+  }
+
+  /// The record in shared memory, until release(); null behind the last tile.
+  __device__ const TileRecord* hold() {
+    wait(smem_.barriers.tile_full[slot_], phase_);
+    const TileRecord& tile = smem_.tile[slot_];
+    return tile.valid != 0 ? &tile : nullptr;
+  }
+  __device__ void release() {
     if constexpr (kWholeWarp) {
       warp_arrive(smem_.barriers.tile_empty[slot_]);
     } else {
@@ -49,7 +75,6 @@ class TileReader {
       slot_ = 0;
       phase_ ^= 1;
     }
-    return tile.valid != 0;
   }
 
  private:

@@ -36,26 +36,20 @@ class Softmax {
   }
 
  private:
+  struct KeySpan {
+    int begin, end;
+  };
   struct Row {
     float max = -INFINITY;       ///< what P is taken against, log2 units
     float true_max = -INFINITY;  ///< of all scores: not behind, where max may be
     float sum = 0.0f;
   };
-  /// Key blocks of the tile that need no mask.
-  struct FullBlocks {
-    int begin, end;
-  };
-
-  __device__ FullBlocks full_blocks(const TileRecord& tile) const {
-    using attention::visible_keys;
-    const attention::Mask& mask = params_.shape.mask;
-    const int row0 = tile.row0 + kTileM * stream_;
-    const int row1 = min(row0 + kTileM, tile.seqlen_q);
-    const auto first = visible_keys(mask, tile.seqlen_q, tile.seqlen_k, row0);
-    const auto last = visible_keys(mask, tile.seqlen_q, tile.seqlen_k, row1 - 1);
-    if (first.empty() || last.empty()) return {0, 0};
-    return {static_cast<int>((last.begin + kTileN - 1) / kTileN),
-            static_cast<int>(first.end / kTileN)};
+  /// The keys that this thread's row sees. A row behind the sequence does as the last one.
+  __device__ KeySpan visible_keys(const TileRecord& tile) const {
+    const int row = min(tile.row0 + kTileM * stream_ + lane_row_, tile.seqlen_q - 1);
+    const attention::KeyRange keys =
+        attention::visible_keys(params_.shape.mask, tile.seqlen_q, tile.seqlen_k, row);
+    return {static_cast<int>(keys.begin), static_cast<int>(keys.end)};
   }
 
   __device__ void run_tile(const TileRecord& tile) {
@@ -65,7 +59,7 @@ class Softmax {
   }
 
   __device__ void run_blocks(const TileRecord& tile, int begin, int end) {
-    const FullBlocks full = full_blocks(tile);
+    const KeySpan keys = visible_keys(tile);
     Row row;
     for (int n = begin; n < end; ++n) {
       if constexpr (Config::kLeakFree) {
@@ -74,7 +68,7 @@ class Softmax {
         if (n == begin) wait(barriers_.s_full[stream_], scores_.parity());
         share_folds(stages_ + 2 * (n - tile.n_begin) + 1);
       }
-      run_step(tile, n, n < full.begin || n >= full.end, n == begin, row);
+      run_step(tile, n, {keys.begin - n * kTileN, keys.end - n * kTileN}, n == begin, row);
     }
     wait(barriers_.message_empty[stream_], messages_.last_parity());
     smem_.row_sum[stream_][lane_row_] = row.sum;
@@ -88,7 +82,9 @@ class Softmax {
     ++messages_.count;
   }
 
-  __device__ void run_step(const TileRecord& tile, int n, bool masked, bool first, Row& row) {
+  /// `keys` that the row sees, counted from the step's first one; `n`: the step, for the probe.
+  __device__ void run_step(const TileRecord& tile, int n, const KeySpan& keys, bool first,
+                           Row& row) {
     wait(barriers_.s_full[stream_], scores_.parity());
     ++scores_.count;
     ptx::tcgen05_fence_after();
@@ -97,7 +93,7 @@ class Softmax {
     load_scores(x, top);
     ptx::tcgen05_fence_before();
     warp_arrive(barriers_.s_read[stream_]);
-    if (masked) hide_keys(tile, n, x, top);
+    if (__any_sync(~0u, keys.begin > 0 || keys.end < kTileN)) hide_keys(keys, x, top);
     const float block = block_maximum(top) * params_.scale_log2;
     if constexpr (Config::kOwnTrueMax) row.true_max = fmaxf(row.true_max, block);
     if constexpr (Config::kLeakFree) fold_values(x, top);
@@ -130,16 +126,11 @@ class Softmax {
 #endif
   }
 
-  __device__ void hide_keys(const TileRecord& tile, int n, float (&x)[kTileN],
-                            float (&top)[kGroups]) const {
-    const attention::KeyRange keys = attention::visible_keys(
-        params_.shape.mask, tile.seqlen_q, tile.seqlen_k, tile.row0 + kTileM * stream_ + lane_row_);
-    const int begin = static_cast<int>(keys.begin) - n * kTileN;
-    const int end = static_cast<int>(keys.end) - n * kTileN;
+  __device__ static void hide_keys(const KeySpan& keys, float (&x)[kTileN], float (&top)[kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const std::uint32_t visible =
-          bits_below(end - kScaleGroup * g) & ~bits_below(begin - kScaleGroup * g);
+          bits_below(keys.end - kScaleGroup * g) & ~bits_below(keys.begin - kScaleGroup * g);
 #pragma unroll
       for (int i = 0; i < kScaleGroup; ++i) {
         float& score = x[kScaleGroup * g + i];

@@ -182,7 +182,7 @@ class Mxfp8Store {
         scale;
   }
 
-  const Mxfp8Rows& out_;
+  const device::Mxfp8Rows& out_;
   int columns_;
   const TileRecord& tile_;
   float (&amax_)[4][Config::kHeadDim / 32];

@@ -120,7 +120,7 @@ void check_outputs(const ForwardCall& call) {
   expect(columns % 8 == 0 && columns > 0 && columns <= call.q.head_dim, "columns",
          later("a multiple of 8 up to {}", call.q.head_dim), columns);
   expect(call.lse != nullptr, "lse", "an address", "none");
-  const Mxfp8Rows& o = call.o_mxfp8;
+  const device::Mxfp8Rows& o = call.o_mxfp8;
   if (o.codes == nullptr) {
     expect(
         call.o_token_stride % 2 == 0 && call.o_head_stride % 2 == 0 && call.o_batch_stride % 2 == 0,

@@ -4,11 +4,11 @@
 #include <span>
 
 #include "attention/mask.h"
+#include "device/mxfp8_rows.h"
 #include "device/operands.h"
 #include "device/ops.h"
 #include "driver/kernel.h"
 #include "kernels/sm90/forward/config.h"
-#include "kernels/sm90/forward/output.h"
 
 namespace mxfa::sm90 {
 
@@ -46,7 +46,8 @@ struct ForwardCall {
   std::int64_t o_head_stride = 0;
   /// Elements from a dense sequence to the next, even; 0: packed, seqlen_q * o_token_stride.
   std::int64_t o_batch_stride = 0;
-  Mxfp8Rows o_mxfp8 = {};    ///< out, where its codes are given in place of o
+  /// Out, where its codes are given in place of o: 2-byte aligned, even strides.
+  device::Mxfp8Rows o_mxfp8 = {};
   std::int32_t columns = 0;  ///< head_dim of o, a multiple of 8; 0: q.head_dim
   float* lse = nullptr;      ///< out: [num_heads, rows_o], natural log; -infinity: no visible key
   float* row_max = nullptr;  ///< out, may be null: largest visible score in log2 units

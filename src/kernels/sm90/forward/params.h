@@ -6,8 +6,8 @@
 
 #include "attention/split_tail.h"
 #include "attention/tile_scheduler.h"
+#include "device/mxfp8_rows.h"
 #include "device/operands.h"
-#include "kernels/sm90/forward/output.h"
 
 /// What the host hands to the kernel.
 namespace mxfa::sm90::forward {
@@ -31,7 +31,7 @@ struct ForwardParams {
   std::int64_t o_head_stride = 0;
   std::int64_t o_batch_stride = 0;  ///< dense
   bool o_aligned = false;           ///< every 8 columns of o lie on 16 bytes
-  Mxfp8Rows o_mxfp8 = {};           ///< where its codes are not null: in place of o
+  device::Mxfp8Rows o_mxfp8 = {};   ///< where its codes are not null: in place of o
   float* lse = nullptr;             ///< [num_heads, rows_o], natural log
   float* row_max = nullptr;         ///< [num_heads, rows_o] in log2 units; may be null
   std::int64_t lse_head_stride = 0;

@@ -4,13 +4,14 @@
 
 #include "mxfa/types.h"
 
-namespace mxfa::sm90::forward {
+namespace mxfa::device {
 
-/// O in MXFP8, scales by the round-up rule. Strides in bytes.
+/// O of an attention forward in MXFP8, scales by the round-up rule. Strides in bytes. Alignment is
+/// the kernel's to ask for.
 struct Mxfp8Rows {
-  std::uint8_t* codes = nullptr;  ///< [rows_o, num_heads, columns], 2-byte aligned
-  std::int64_t token_stride = 0;  ///< even
-  std::int64_t head_stride = 0;   ///< even
+  std::uint8_t* codes = nullptr;  ///< [rows_o, num_heads, columns]
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
   /// 1x32: [rows_o, num_heads, ceil(columns / 32)]; 32x32: a row for each group of 32 rows, counted
   /// from its sequence's first one (q's offsets.groups(); broadcast q: ceil(seqlen / 32) each).
   std::uint8_t* scales = nullptr;
@@ -19,4 +20,4 @@ struct Mxfp8Rows {
   BlockShape block_shape = BlockShape::k1x32;  ///< k1x32 or k32x32
 };
 
-}  // namespace mxfa::sm90::forward
+}  // namespace mxfa::device
