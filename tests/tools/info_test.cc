@@ -12,7 +12,8 @@ TEST_F(InfoCommand, HelpTeachesAndSucceeds) {
   const Outcome root = run({"--help"});
   EXPECT_EQ(root.status, 0);
   EXPECT_NE(root.out.find("Exit status"), std::string::npos);
-  for (const char* command : {"info", "quantize", "dequantize", "sqnr", "module"}) {
+  for (const char* command :
+       {"info", "quantize", "dequantize", "sqnr", "module", "tmem", "budget"}) {
     const Outcome help = run({command, "--help"});
     EXPECT_EQ(help.status, 0) << command;
     EXPECT_EQ(help.err, "") << command;

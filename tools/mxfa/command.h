@@ -30,6 +30,8 @@ Command add_dequantize(CLI::App& root);
 Command add_sqnr(CLI::App& root);
 Command add_bench(CLI::App& root);
 Command add_module(CLI::App& root);
+Command add_tmem(CLI::App& root);
+Command add_budget(CLI::App& root);
 
 /// Adds `--json FILE`.
 void add_json_option(CLI::App& app, std::string& path);

@@ -25,11 +25,13 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  mxfa sqnr --input dump.safetensors    will MXFP8 hurt your model?\n"
     "  mxfa module                           does the whole module run, and how far is it off?\n"
+    "  mxfa tmem forward                     where do scales lie in tensor memory, and why so?\n"
+    "  mxfa budget forward                   what limits a Blackwell kernel?\n"
     "  mxfa info                             what this build and this machine can do\n"
     "  mxfa COMMAND --help                   what a command is for, its options, examples";
 
-constexpr AddCommand kCommands[] = {add_info, add_quantize, add_dequantize,
-                                    add_sqnr, add_module,   add_bench};
+constexpr AddCommand kCommands[] = {add_info,   add_quantize, add_dequantize, add_sqnr,
+                                    add_module, add_bench,    add_tmem,       add_budget};
 
 void report(const std::string& command, const std::string& message) {
   fmt::print(stderr, "mxfa{}{}: error: {}\n", command.empty() ? "" : " ", command, message);
