@@ -100,7 +100,8 @@ class JaggedPlanBuilder {
     return static_cast<std::int32_t>(std::int64_t{most - cost} * (kPlanLevels - 1) / most);
   }
 
-  /// Combines `own` over the threads up to this one, and (in `all`) over all of them.
+  /// Combines `own` over the threads up to this one, and (in `all`) over all of them. A sync() lies
+  /// between two of them: the last elements are read after the last one in here.
   MXFA_EITHER_SIDE
   template <class Op>
   MXFA_HOST_DEVICE std::int32_t scan(std::int32_t own, std::int32_t& all) const {
@@ -117,10 +118,8 @@ class JaggedPlanBuilder {
       from = to;
       to = old;
     }
-    const std::int32_t result = from[rank];
     all = from[size - 1];
-    group_.sync();
-    return result;
+    return from[rank];
   }
 
   MXFA_EITHER_SIDE

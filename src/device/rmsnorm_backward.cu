@@ -134,7 +134,7 @@ struct Producer {
                 ptx::sem_release, ptx::scope_cta, ptx::space_shared, full,
                 static_cast<unsigned>(rows * (plan.x_bytes + plan.dy_bytes)));
           }
-          __syncwarp();
+          // Bytes may arrive before they are expected: the phase lacks lane 0's arrival until then.
           copy(params.x, row0 + first, rows, plan.x_bytes, smem.x(position.stage, 0), full);
           copy(params.dy, row0 + first, rows, plan.dy_bytes, smem.dy(position.stage, 0), full);
           position.advance(plan.stages);

@@ -85,7 +85,7 @@ struct Producer {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, full,
                                      bytes);
     }
-    __syncwarp();
+    // Bytes may arrive before they are expected: the phase lacks lane 0's arrival until then.
     const auto* source =
         static_cast<const typename C::Input*>(params.x) + row0 * params.dim + work.first;
     if constexpr (C::kClustered) {
@@ -373,7 +373,11 @@ struct Consumer {
     for (int tile = work.tile; tile < work.tiles; tile += work.stride) {
       wait(smem.tiles.empty[tile_state.stage], tile_state.phase ^ 1);
       for (int s = team; s < kSquaresPerTile; s += C::kTeams) {
-        smem.rows.wait_turn(state);
+        if constexpr (C::kTeams > 1) {
+          smem.rows.wait_turn(state);
+        } else {
+          wait(smem.rows.full[state.stage], state.phase);
+        }
         const std::int64_t row0 = std::int64_t{tile} * mx::kAtomRows + s * kSquareRows;
         if (work.cols == C::kChunkCols && row0 + kSquareRows <= params.rows) {
           square<true>(row0, state.stage, index, buffer);
@@ -390,6 +394,11 @@ struct Consumer {
     }
   }
 };
+
+__device__ void cluster_sync() {
+  ptx::barrier_cluster_arrive();
+  ptx::barrier_cluster_wait();
+}
 
 template <class C>
 __device__ void init(const RmsNormQuantizeParams& params, SmemPlan<C>& smem, const Work& work) {
@@ -408,12 +417,12 @@ __device__ void init(const RmsNormQuantizeParams& params, SmemPlan<C>& smem, con
     }
     fence_barrier_init();
   }
-  __syncthreads();
-}
-
-__device__ void cluster_sync() {
-  ptx::barrier_cluster_arrive();
-  ptx::barrier_cluster_wait();
+  // Peers write into this CTA's shared memory.
+  if constexpr (C::kClustered) {
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
 }
 
 template <class C>
@@ -422,17 +431,15 @@ __device__ void rmsnorm_quantize(const RmsNormQuantizeParams& params) {
   auto& smem = *reinterpret_cast<SmemPlan<C>*>(smem_bytes);
   const Work work(params, C::kClustered);
   init(params, smem, work);
-  if constexpr (C::kClustered) cluster_sync();  // peers write into this CTA's shared memory
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp == kProducerWarp) {
     Producer<C>{params, smem, work}.run();
   } else if (warp == kScaleWarp) {
     ScaleWriter<C>{params, smem, work}.run();
   } else {
+    // Peers write nothing after the sums that its warps have waited for: a CTA may exit alone.
     Consumer<C>{params, smem, work}.run();
   }
-  __syncwarp();
-  if constexpr (C::kClustered) cluster_sync();  // until the peers' last sums have arrived
 }
 
 }  // namespace
