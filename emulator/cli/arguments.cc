@@ -313,7 +313,7 @@ Policy parse_policy(const std::string& name, bool timed) {
   const std::optional<Policy> policy = find_policy(name);
   if (policy && (timed || *policy != Policy::kTimed)) return *policy;
   throw Error(ErrorKind::kInvalidArgument,
-              fmt::format("--policy: expected one of {}, got '{}'", policy_names(timed), name));
+              fmt::format("--policy: expected {}, got '{}'", policy_names(timed), name));
 }
 
 std::vector<std::byte> initial_bytes(const ArgumentSpec& spec) {
