@@ -86,16 +86,23 @@ void DsRounding::round_warps(const Kernels& kernels, const RoundTile& tile,
     kernels.round(warp);
   }
   const int k_top = *std::max_element(exponents.k, exponents.k + tile.rows);
-  RoundTile whole = tile;
-  whole.out = nullptr;
-  if (fill_folds(exponents.k, tile.rows, k_top, kLeast, row_fold_.data(), row_unfold_.data())) {
-    whole.row_fold = row_fold_.data();
-    whole.row_unfold = row_unfold_.data();
+  RoundTile part = tile;
+  part.out = nullptr;
+  const bool folds =
+      fill_folds(exponents.k, tile.rows, k_top, kLeast, row_fold_.data(), row_unfold_.data());
+  for (std::int64_t row = 0; row < tile.rows; row += kDqKeys) {
+    part.rows = std::min(kDqKeys, tile.rows - row);
+    part.values = tile.values + row * tile.ld;
+    part.pairs = tile.pairs + row * tile.pair_ld;
+    if (folds) {
+      part.row_fold = row_fold_.data() + row;
+      part.row_unfold = row_unfold_.data() + row;
+    }
+    const std::uint8_t scale = scale_of(kernels.magnitude(part), rule);
+    part.inverse = mx::inverse_e8m0(scale);
+    part.scale = mx::decode_e8m0(scale);
+    kernels.round(part);
   }
-  const std::uint8_t scale = scale_of(kernels.magnitude(whole), rule);
-  whole.inverse = mx::inverse_e8m0(scale);
-  whole.scale = mx::decode_e8m0(scale);
-  kernels.round(whole);
 }
 
 }  // namespace mxfa::cpu

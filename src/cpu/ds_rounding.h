@@ -31,8 +31,8 @@ class DsRounding {
   void round_squares(const Kernels& kernels, const RoundTile& tile, TokenExponents exponents,
                      std::optional<DsAnchors> anchors, ScaleRule rule);
   /// dK's payload (tile.out): 16 keys x 64 queries, the queries' exponents folded, with an exponent
-  /// that never shrinks from one query tile to the next. dQ's (tile.pairs): the whole tile, the
-  /// keys' exponents folded.
+  /// that never shrinks from one query tile to the next. dQ's (tile.pairs): 64 keys x 64 queries,
+  /// the keys' exponents folded.
   void round_warps(const Kernels& kernels, const RoundTile& tile, TokenExponents exponents,
                    ScaleRule rule);
 
@@ -40,6 +40,7 @@ class DsRounding {
   static constexpr int kNoExponent = -1000;
   static constexpr int kMostKeys = 128;
   static constexpr int kWarpKeys = 16;
+  static constexpr std::int64_t kDqKeys = 64;
 
   std::array<int, kMostKeys / kWarpKeys> warp_exponents_{};
   std::array<float, kMostKeys> row_fold_{}, row_unfold_{};
