@@ -135,7 +135,9 @@ class Operand {
 };
 
 void run_forward(const TracedLaunch& launch, const std::string& folder) {
-  driver::DriverOptions options{.kind = driver::DriverKind::kEmulator, .arch = launch.arch};
+  driver::DriverOptions options;
+  options.kind = driver::DriverKind::kEmulator;
+  options.arch = launch.arch;
   options.emulator.multiprocessors = 1;
   options.emulator.policy = "timed";
   options.emulator.strict = false;  // what the ISA leaves to the order of issue
