@@ -21,6 +21,16 @@ struct Copies {
   std::uint8_t lowered = 0;
 };
 
+/// Of o and dout: q's, or one of its length for every sequence of k's batch where it is broadcast.
+Sequences sequences_of_o(const OperandsSpec& spec) {
+  Sequences sequences = spec.q_sequences;
+  if (spec.broadcast_q) {
+    sequences.batch = spec.k_sequences.batch;
+    sequences.total = sequences.seqlen * sequences.batch;
+  }
+  return sequences;
+}
+
 /// Lays operands out in memory and, given a queue, launches what fills them.
 class Preparation {
  public:
@@ -32,12 +42,9 @@ class Preparation {
     const bool backward = spec_.backward;
     const JaggedOffsetsView q_offsets = offsets(spec_.q_sequences);
     const JaggedOffsetsView k_offsets = offsets(spec_.k_sequences);
-    Sequences o_sequences = spec_.q_sequences;
+    const Sequences o_sequences = sequences_of_o(spec_);
     JaggedOffsetsView o_offsets = q_offsets;
-    if (spec_.broadcast_q) {
-      o_sequences.batch = o_offsets.batch = spec_.k_sequences.batch;
-      o_sequences.total = o_sequences.seqlen * o_sequences.batch;
-    }
+    o_offsets.batch = o_sequences.batch;
     AttentionOperands result;
     const bool rows = backward || !spec_.bf16_scores;
     result.q = operand(spec_.q, q_offsets, spec_.q_sequences, spec_.num_heads,
@@ -200,7 +207,7 @@ void check(const OperandsSpec& spec) {
   check_operand_input(spec.q, spec, spec.q_sequences, "q");
   check_operand_input(spec.k, spec, spec.k_sequences, "k");
   check_operand_input(spec.v, spec, spec.k_sequences, "v");
-  if (spec.backward) check_operand_input(spec.dout, spec, spec.q_sequences, "dout");
+  if (spec.backward) check_operand_input(spec.dout, spec, sequences_of_o(spec), "dout");
 }
 
 }  // namespace

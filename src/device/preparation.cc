@@ -13,11 +13,15 @@ void check_payload(const OperandInput& input, const OperandsSpec& spec, const Se
   const auto refuse = [&](std::string_view expected, const std::string& got) {
     core::expect(false, name, expected, got);
   };
+  const auto unsupported = [&](std::string_view expected, const std::string& got) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("{}: expected {}, got {}", name, expected, got));
+  };
   if (spec.leak_free || spec.half_scores) {
-    refuse("bf16 or f32 where operands are lowered or leak-free", "e4m3 payload");
+    unsupported("bf16 or f32 where operands are lowered or leak-free", "e4m3 payload");
   }
   if (spec.head_dim != 64 && spec.head_dim != 128) {
-    refuse("payload of head_dim 64 or 128", core::text(spec.head_dim));
+    unsupported("payload of head_dim 64 or 128", core::text(spec.head_dim));
   }
   if (input.scales == nullptr && sequences.total > 0) refuse("scales of e4m3 payload", "none");
   if (input.shift != nullptr) refuse("no shift of e4m3 payload", "one");
@@ -29,8 +33,9 @@ void check_payload(const OperandInput& input, const OperandsSpec& spec, const Se
   }
   if (sequences.cu_seqlens == nullptr && sequences.batch > 1 &&
       input.batch_stride != sequences.seqlen * input.token_stride) {
-    refuse("payload whose sequences lie side by side (batch stride = seqlen * token stride)",
-           fmt::format("batch stride {}, token stride {}", input.batch_stride, input.token_stride));
+    unsupported(
+        "payload whose sequences lie side by side (batch stride = seqlen * token stride)",
+        fmt::format("batch stride {}, token stride {}", input.batch_stride, input.token_stride));
   }
 }
 

@@ -1,5 +1,3 @@
-#include <cstdlib>
-
 #include "core/check.h"
 #include "dispatch/device_calls.h"
 #include "dispatch/gpu/architectures.h"
@@ -11,15 +9,6 @@
 namespace mxfa::dispatch {
 namespace {
 
-constexpr int kMaxDqExponent = 64;
-
-void check_options(const attention::Options& options) {
-  core::expect(options.dq_accum == DType::kF32 || options.dq_accum == DType::kF16, "dq_accum",
-               "f32 or f16", dtype_name(options.dq_accum));
-  core::expect(std::abs(options.dq_exponent) <= kMaxDqExponent, "dq_exponent", "-64 to 64",
-               options.dq_exponent);
-}
-
 void check_overflows(const TensorView& x, const driver::Device& device) {
   if (x.rank == 0) return;
   check_output(x, "dq_overflows");
@@ -30,7 +19,8 @@ void check_overflows(const TensorView& x, const driver::Device& device) {
 
 BackwardProblem make_problem(const attention::BackwardArgs& args,
                              const attention::Options& options) {
-  check_options(options);
+  core::expect(options.dq_accum == DType::kF32 || options.dq_accum == DType::kF16, "dq_accum",
+               "f32 or f16", dtype_name(options.dq_accum));
   BackwardProblem problem{make_device_problem({.q = args.q,
                                                .k = args.k,
                                                .v = args.v,
@@ -63,6 +53,9 @@ const BackwardKernels& kernels_of(const BackwardProblem& problem) {
   const Architecture& own = expect_architecture(options, "attention");
   if (own.backward == nullptr) {
     unsupported("device", "an architecture that has attention::backward (sm_90a)", own.arch);
+  }
+  if (options.p_scale != attention::PScale::kConstant) {
+    unsupported("p_scale", "constant but on Blackwell", "block scales");
   }
   own.backward->check(problem);
   return *own.backward;

@@ -35,9 +35,9 @@ void check(const BackwardProblem& problem) {
       unsupported(name, "none in a backward on sm_90a", core::text(*tensor));
     }
   }
-  const attention::Mask& mask = problem.mask;
-  if (options.deterministic && options.broadcast_q &&
-      (mask.causal || mask.window_left >= 0 || mask.window_right >= 0)) {
+  core::expect(sm90::backward::is_dq_exponent(options.dq_exponent), "dq_exponent",
+               sm90::backward::kDqExponents, options.dq_exponent);
+  if (options.deterministic && !sm90::backward::dq_has_order(options.broadcast_q, problem.mask)) {
     unsupported("deterministic", "false on sm_90a where q is broadcast under a mask", "true");
   }
   core::expect(problem.args.row_max.rank > 0, "row_max", "the forward's, in the Hopper recipe",

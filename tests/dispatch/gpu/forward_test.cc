@@ -206,7 +206,7 @@ TEST(GpuForward, PayloadGivesTheSameBits) {
 }
 
 // Block scales of P keep more of it than the constant one: as near to it as E4M3 is.
-TEST(GpuForward, ScalesOfPInBlocks) {
+TEST(BlackwellForward, ScalesOfPInBlocks) {
   const CallCase c = jagged();
   DeviceCall call(c);
   const CallResults want = call.run();

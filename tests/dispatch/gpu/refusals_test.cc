@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <functional>
 #include <string>
 
@@ -63,6 +64,18 @@ TEST_P(GpuBackwardRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
 }
 
 std::uint16_t on_host[64 * 64];
+
+void make_leak_free_payload(ForwardArgs& args, Options& options) {
+  options.leak_free = true;
+  for (Tensor* x : {&args.q, &args.k, &args.v}) {
+    x->values.dtype = DType::kE4M3;
+    x->scales = make_tensor(args.lse.data, DType::kE8M0, {x->values.shape[0], x->values.shape[1]});
+  }
+}
+const Refusal kLeakFreePayload{
+    "LeakFreePayload",
+    "q: expected bf16 or f32 where operands are lowered or leak-free, got e4m3 payload",
+    make_leak_free_payload, ErrorKind::kUnsupported};
 
 const Refusal kRefusals[] = {
     {"HostMemory", "q: expected memory of device 0, got an address that is no device's",
@@ -133,6 +146,7 @@ const Refusal kRefusals[] = {
      [](ForwardArgs&, Options& o) { o.window_left = -5; }},
     {"WindowRight", "window_right: expected at least -1, got -2",
      [](ForwardArgs&, Options& o) { o.window_right = -2; }},
+    kLeakFreePayload,
 };
 
 const BackwardRefusal kBackwardRefusals[] = {
@@ -174,6 +188,18 @@ const BackwardRefusal kBackwardRefusals[] = {
      [](BackwardArgs&, Options& o) { o.dq_accum = DType::kBF16; }},
     {"DqExponent", "dq_exponent: expected -64 to 64, got 65",
      [](BackwardArgs&, Options& o) { o.dq_exponent = 65; }},
+    {"LeastDqExponent", "dq_exponent: expected -64 to 64, got -2147483648",
+     [](BackwardArgs&, Options& o) { o.dq_exponent = INT_MIN; }},
+    {"OrderUnderAMask",
+     "deterministic: expected false on sm_90a where q is broadcast under a mask, got true",
+     [](BackwardArgs& a, Options& o) {
+       a.cu_seqlens_q = {};
+       o.broadcast_q = o.causal = o.deterministic = true;
+     },
+     ErrorKind::kUnsupported},
+    {"PScale", "p_scale: expected constant but on Blackwell, got block scales",
+     [](BackwardArgs&, Options& o) { o.p_scale = attention::PScale::kBlockAmax; },
+     ErrorKind::kUnsupported},
     {"Overflows", "dq_overflows: expected i64, got f32 [2, 5]",
      [](BackwardArgs& a, Options&) { a.dq_overflows = a.lse; }},
 };
@@ -194,7 +220,28 @@ const Refusal kBlackwellRefusals[] = {
      [](ForwardArgs& a, Options&) { a.o.values.dtype = DType::kF32; }, ErrorKind::kUnsupported},
     {"OutputStride", "o: expected strides that are multiples of 8 and an address on 16 bytes, got ",
      [](ForwardArgs& a, Options&) { a.o.values.strides[0] = 132; }},
+    kLeakFreePayload,
 };
+
+// Of dout alone, as a broadcast q has one sequence.
+TEST(GpuBackward, PayloadOfABroadcastCallLiesSideBySide) {
+  CallCase c{.batch = 2, .seqlen_q = 5, .seqlen_k = 40};
+  c.options.broadcast_q = true;
+  DeviceBackward call(c);
+  const DeviceArray<std::uint8_t> codes(std::int64_t{2} * 6 * 2 * 64), scales(2 * 2);
+  Tensor& dout = call.args().dout;
+  dout = {make_tensor(codes.data(), DType::kE4M3, {2, 5, 2, 64}),
+          make_tensor(scales.data(), DType::kE8M0, {2, 2})};
+  EXPECT_GT(attention::backward_workspace_bytes(call.args(), call.options()), 0);
+  dout.values.strides[0] = 6 * 128;
+  const BackwardRefusal refusal{"dout",
+                                "dout: expected payload whose sequences lie side by side (batch "
+                                "stride = seqlen * token stride), got batch stride 768, token "
+                                "stride 128",
+                                {},
+                                ErrorKind::kUnsupported};
+  refusal.expect([&] { attention::backward_workspace_bytes(call.args(), call.options()); });
+}
 
 INSTANTIATE_TEST_SUITE_P(Arguments, BlackwellRefusals, ::testing::ValuesIn(kBlackwellRefusals),
                          [](const auto& test) { return test.param.name; });

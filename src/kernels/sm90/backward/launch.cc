@@ -116,10 +116,8 @@ void check_call(const BackwardCall& call) {
          later("a multiple of 8 up to {}", head_dim), columns);
   expect(call.o != nullptr, "o", "an address", "none");
   expect(call.lse != nullptr, "lse", "an address", "none");
-  expect(std::abs(call.dq_exponent) <= 64, "dq_exponent", "-64 to 64", call.dq_exponent);
-  const attention::Mask& mask = call.mask;
-  if (call.deterministic && call.broadcast_q &&
-      (mask.causal || mask.window_left >= 0 || mask.window_right >= 0)) {
+  expect(is_dq_exponent(call.dq_exponent), "dq_exponent", kDqExponents, call.dq_exponent);
+  if (call.deterministic && !dq_has_order(call.broadcast_q, call.mask)) {
     throw Error(ErrorKind::kUnsupported,
                 "deterministic: expected no mask where q is broadcast, got one");
   }

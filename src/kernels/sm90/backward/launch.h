@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "attention/mask.h"
 #include "device/operands.h"
@@ -32,7 +33,7 @@ struct BackwardCall {
   GradientOut dq;  ///< [total_q, num_heads, columns], summed over the batch where q is broadcast
   GradientOut dk, dv;  ///< [total_k, num_heads_kv, columns]; null: not wanted, as dq
   DqSums dq_sums = DqSums::kF32;
-  /// kF16: sums are of dQ * 2^dq_exponent, at most 64 in magnitude. One that overflows becomes
+  /// kF16: sums are of dQ * 2^dq_exponent, is_dq_exponent(). One that overflows becomes
   /// +-65504 * 2^-dq_exponent.
   std::int32_t dq_exponent = 9;
   /// dQ's sums are made in the order of the keys: bit-equal from run to run, slower. (dK and dV
@@ -42,6 +43,18 @@ struct BackwardCall {
 
   void* workspace = nullptr;  ///< backward_workspace_bytes() of memory, 256-byte aligned
 };
+
+inline constexpr std::int32_t kMaxDqExponent = 64;
+inline constexpr std::string_view kDqExponents = "-64 to 64";
+constexpr bool is_dq_exponent(std::int32_t exponent) {
+  return exponent >= -kMaxDqExponent && exponent <= kMaxDqExponent;
+}
+
+/// Whether `deterministic` can be had: key tiles of several sequences that add to one tile of dQ
+/// are counted, and a mask would leave some of them out.
+constexpr bool dq_has_order(bool broadcast_q, const attention::Mask& mask) {
+  return !broadcast_q || !(mask.causal || mask.window_left >= 0 || mask.window_right >= 0);
+}
 
 /// From shapes alone.
 std::int64_t backward_workspace_bytes(const driver::Device& device, const BackwardCall& call);
