@@ -53,7 +53,7 @@ struct Options {
   int window_right = -1;  ///< likewise to the right
   std::optional<double> softmax_scale = std::nullopt;  ///< default 1 / sqrt(head_dim)
   /// q is one sequence of total_q rows that every sequence of the batch reads; dq is summed over
-  /// the batch, in ascending order.
+  /// the batch, in ascending order (on a device: with `deterministic` only).
   bool broadcast_q = false;
   /// CPU only (on a device lengths are not read by the host). >= 0: longer sequences are refused.
   std::int64_t max_seqlen_q = -1;
@@ -71,7 +71,7 @@ struct Options {
   bool half_scores = false;
   PScale p_scale = PScale::kConstant;  ///< others: Blackwell GPUs only, not with leak_free
   /// Devices only. The same operands (Recipe::kHopper's), then attention in FP32 by a plain kernel
-  /// that any architecture runs: slow, for checking. o: kBF16 or kF32; not with qk_bf16.
+  /// that any architecture runs: slow, for checking. o: kBF16 or kF32, side by side; no qk_bf16.
   bool exact = false;
   ScaleRule scale_rule = ScaleRule::kRoundUp;    ///< of everything that is quantized in the call
   BlockShape output_shape = BlockShape::k32x32;  ///< of outputs in MXFP8
@@ -89,16 +89,16 @@ struct Options {
 
 // What a device refuses, each by name with Error(kUnsupported), beside what is said of an option:
 //   all                precision bf16, dp_bf16, the floor rule, max_seqlen_q and max_seqlen_k,
-//                      output_shape other than 1x32 and 32x32, offsets whose stride is not 1
+//                      output_shape other than 1x32 and 32x32, offsets whose stride is not 1,
+//                      leak-free payload, payload of other head_dim than 64 and 128 or lying apart
 //   sm_90a   forward   more than one of qk_bf16, leak_free and half_scores; o in F32; o in MXFP8
-//                      whose dense sequences lie apart; qk_bf16 unless q and k are BF16, side by
-//                      side, on 16 bytes
-//            backward  qk_bf16, leak_free, half_scores, exact; o, dq, dk and dv but in BF16; o and
-//                      gradients whose dense sequences lie apart; delta; dq_seq; deterministic with
-//                      a mask where q is broadcast
-//   sm_100a  forward   qk_bf16, half_scores, payload as input, o but in BF16, o whose dense
-//   sm_103a            sequences lie apart
+//                      lying apart; qk_bf16 unless q and k are BF16, side by side, on 16 bytes
+//            backward  qk_bf16, leak_free, half_scores, exact; o and gradients but in BF16 or lying
+//                      apart; delta; dq_seq; deterministic with a mask where q is broadcast
+//   sm_100a  forward   qk_bf16; half_scores; p_scale but kConstant with leak_free; o in F32 or
+//   sm_103a            lying apart
 //            backward  all of it
+// (Lying apart: dense, and the stride of the batch is not seqlen * the stride of a token.)
 
 /// The recipe of a device's kernels: what Options::recipe must be on it, except with `exact`.
 /// Throws Error(kUnsupported) naming an architecture without any.
@@ -151,8 +151,8 @@ struct BackwardArgs {
   TensorView dq_overflows = {};
 };
 
-/// Bytes of scratch that a call uses beside its arguments: copies of operands that arrive in
-/// another form than kernels read, dq sums in FP32. It grows with rows * heads * head_dim, never
+/// Bytes of scratch that a call uses beside its arguments: copies of operands that kernels read
+/// in another form, dq sums in FP32 or FP16. It grows with rows * heads * head_dim, never
 /// with seqlen_q * seqlen_k. On the CPU each thread has about 4 MB more, plus in the backward 12
 /// bytes for each element of one kv head's queries. On a device it follows from shapes alone.
 std::int64_t forward_workspace_bytes(const ForwardArgs& args, const Options& options);
