@@ -6,6 +6,7 @@ namespace mxfa::cli {
 namespace {
 
 using KernelCommands = ProgramTest;
+using KernelCommandsFull = ProgramTest;
 
 #ifdef MXFA_HAS_DRIVER
 TEST_F(KernelCommands, TensorMemoryAsItRan) {
@@ -55,6 +56,24 @@ TEST_F(KernelCommands, BudgetCountsAStep) {
   EXPECT_LE(amount["exp2, special function unit"], 2 * 128 * 129);
   EXPECT_GE(record["fraction_of_mxfp8"], 0.57);
   EXPECT_LE(record["fraction_of_mxfp8"], 1.0);
+}
+
+// Machine instructions are counted by hand. They are of this kernel as long as its PTX is what it
+// was then, to the few instructions by which releases of a compiler differ.
+TEST_F(KernelCommandsFull, BudgetsMachineInstructionsAreOfThisKernel) {
+  for (const char* arch : {"sm_100a", "sm_103a"}) {
+    for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
+             {}, {"--p-scale", "amax"}, {"--p-scale", "row_max"}, {"--leak-free"}}) {
+      std::vector<std::string> arguments{"budget", "forward", "--arch",
+                                         arch,     "--json",  path("budget.json")};
+      arguments.insert(arguments.end(), options.begin(), options.end());
+      const Outcome outcome = run(arguments);
+      ASSERT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+      const auto record = nlohmann::json::parse(file_text(path("budget.json")))[0];
+      const double then = record["ptx_of_sass"], now = record["ptx_softmax"];
+      EXPECT_NEAR(now, then, 0.02 * then) << outcome.out;
+    }
+  }
 }
 #endif
 

@@ -58,8 +58,10 @@ void print_budget(const BudgetOptions& options, const kernel::Budget& budget,
   }
   fmt::print("{}\n", format_table(rows));
   fmt::print("exp2 as polynomials: {:.0f} numbers a step\n", budget.polynomials);
-  fmt::print("a softmax warp: {:.0f} machine instructions, {:.0f} of PTX in the emulator\n",
-             budget.sass_softmax, budget.ptx_softmax);
+  fmt::print(
+      "a softmax warp: {:.0f} machine instructions, counted of a kernel of {:.0f} of PTX; {:.0f} "
+      "of PTX in the emulator\n",
+      budget.sass_softmax, budget.ptx_of_sass, budget.ptx_softmax);
   const double flop = rates.mxfp8_flop * budget.fraction;
   fmt::print(
       "\nbound, not a speed: {:.2f} of the MXFP8 rate, {:.0f} FLOP a clock and "
@@ -76,10 +78,16 @@ ExitStatus run_budget(const BudgetOptions& options) {
   const kernel::Budget budget = kernel::forward_budget(launch, rates);
   print_budget(options, budget, rates);
   io::Record record = base_record("budget", "mxfa");
-  record.extra = {{"kernel", options.kernel},       {"arch", options.arch},
-                  {"head_dim", options.head_dim},   {"p_scale", options.p_scale},
-                  {"leak_free", options.leak_free}, {"fraction_of_mxfp8", budget.fraction},
-                  {"limit", budget.limit}};
+  record.extra = {{"kernel", options.kernel},
+                  {"arch", options.arch},
+                  {"head_dim", options.head_dim},
+                  {"p_scale", options.p_scale},
+                  {"leak_free", options.leak_free},
+                  {"fraction_of_mxfp8", budget.fraction},
+                  {"limit", budget.limit},
+                  {"sass_softmax", budget.sass_softmax},
+                  {"ptx_of_sass", budget.ptx_of_sass},
+                  {"ptx_softmax", budget.ptx_softmax}};
   for (const kernel::Demand& demand : budget.demands) {
     record.extra["demands"].push_back({{"resource", demand.resource},
                                        {"amount", demand.amount},

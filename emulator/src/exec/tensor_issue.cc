@@ -68,7 +68,6 @@ class TensorIssue {
         kTensorChannels + warp_.index() * kLanes + static_cast<std::uint32_t>(lane_);
     Task::Info info{cta_.launch.kernel, in_.line, what, channel, true};
     info.issuer = {cta_.rank, warp_.index(), 1u << lane_, in_.line};
-    info.issuer = {cta_.rank, warp_.index(), 1u << lane_, in_.line};
     info.touches = std::move(touches);
     info.observer = observer();
     info.observed = std::move(observed);

@@ -31,6 +31,7 @@ struct Budget {
   double polynomials = 0;   ///< powers of two that are no special function's, a step
   double ptx_softmax = 0;   ///< PTX instructions of a softmax warp, a step
   double sass_softmax = 0;  ///< machine instructions of it, unmasked step
+  double ptx_of_sass = 0;   ///< ptx_softmax of the kernel of which sass_softmax was counted
   double fraction = 0;      ///< of the MXFP8 rate, as the slowest resource allows
   std::string limit;        ///< that resource
 };

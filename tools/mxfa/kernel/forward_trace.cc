@@ -1,11 +1,13 @@
 #include "kernel/forward_trace.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -14,6 +16,7 @@
 #include "kernels/sm100/forward/launch.h"
 #include "mx/e8m0.h"
 #include "mx/fp8.h"
+#include "mxfa/error.h"
 #include "reference/stream.h"
 
 namespace mxfa::cli::kernel {
@@ -83,12 +86,14 @@ std::string name_at(const std::vector<Named>& names, std::int64_t offset) {
   return "";
 }
 
-/// A folder of this process that goes when the trace has been read.
+/// A new folder that goes when the trace has been read.
 class TraceFolder {
  public:
-  TraceFolder()
-      : path_(std::filesystem::temp_directory_path() / fmt::format("mxfa-trace-{}", getpid())) {
-    std::filesystem::create_directories(path_);
+  TraceFolder() {
+    std::string path = std::filesystem::temp_directory_path() / "mxfa-trace-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr)
+      throw Error(ErrorKind::kIo, fmt::format("{}: {}", path, std::strerror(errno)));
+    path_ = path;
   }
   ~TraceFolder() {
     std::error_code ignored;

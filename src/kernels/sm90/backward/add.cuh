@@ -28,7 +28,11 @@ __device__ inline void add_dq_tiles(const BackwardParams& params, SmemPlan<Confi
     if (record.tile >= 0) {
       std::int32_t* const turn =
           params.dq_turns == nullptr ? nullptr : params.dq_turns + record.tile;
-      while (turn != nullptr && ptx::load_acquire(turn) != record.turn) {
+      if (turn != nullptr) {
+        while (ptx::load_acquire(turn) != record.turn) {
+        }
+        // The turn was handed over by plain memory operations; the reduction is of the async proxy.
+        fence_proxy_async(space_global);
       }
       std::uint8_t* const target = params.dq_sums + std::int64_t{record.tile} * Config::kDqBytes;
       cp_reduce_async_bulk(space_global, space_shared, op_add, reinterpret_cast<Sum*>(target),
