@@ -19,7 +19,7 @@ namespace {
 /// As C aligns a value of these bytes.
 std::size_t alignment_of(const ArgumentSpec& spec, std::size_t bytes) {
   using enum ArgumentSpec::Kind;
-  if (spec.kind == kTensorMap) return 64;
+  if (spec.kind == kTensorMap) return 128;  // CUtensorMap, since CUDA 13
   if (spec.kind != kStruct) return bytes;
   std::size_t alignment = 1;
   for (const ArgumentSpec& member : spec.members) {

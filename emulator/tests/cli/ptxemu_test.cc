@@ -177,6 +177,8 @@ TEST_F(Ptxemu, BadInputIsRefusedByName) {
       {{k, "--arg", "ptr=a", "--buffer", "b=u8:4=out"}, "no buffer 'a'; there are: b"},
       {{k, "--arg", "ptr=b+4", "--buffer", "b=u8:4=out"}, "'b' has 4 bytes"},
       {{k, "--arg", "struct={f32:4=out}"}, "a struct points to buffers by ptr=NAME"},
+      {{k, "--arg", "struct={map=b,u8,64x64,64x8; s32=1}", "--buffer", "b=u8:4096=out"},
+       "256 bytes, but the parameter p has 16"},
       {{k, "--arg", "map=b,u8,64x64"}, "expected map=BUFFER,TYPE,DIMS,BOX"},
       {{k, "--arg", "map=b,u8,64x64,8", "--buffer", "b=u8:4096=out"}, "expected 2 sizes, got 1"},
       {{k, "--arg", "map=b,u8,64x64,8x8", "--buffer", "b=u8:4096=out"}, "boxDim"},
