@@ -3,13 +3,16 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/bars.h"
 #include "core/parallel.h"
+#include "device/head_memory.h"
 #include "io/json_records.h"
 #include "mx/bits.h"
 #include "mxfa/attention.h"
@@ -72,29 +75,17 @@ HeadInputs inputs_of(const Work& work) {
   return inputs;
 }
 
-DeviceMemory upload(const Device& device, const Matrix<float>& matrix) {
-  std::vector<std::uint16_t> values;
-  for (const float value : matrix.data) values.push_back(mx::encode_bf16(value));
-  DeviceMemory memory(device, values.size() * 2);
-  memory.upload(values.data(), memory.size_bytes());
-  return memory;
-}
-std::vector<double> download(const DeviceMemory& memory) {
-  std::vector<std::uint16_t> bits(memory.size_bytes() / 2);
-  memory.download(bits.data(), memory.size_bytes());
-  std::vector<double> values;
-  for (const std::uint16_t code : bits) values.push_back(mx::decode_bf16(code));
-  return values;
-}
-
 /// Both public calls, as a training step makes them.
 Gradients run_on(const Device& device, const HeadInputs& in, DType dq_accum) {
   const std::int64_t dim = in.q.cols, rows = in.q.rows;
-  const DeviceMemory q = upload(device, in.q), k = upload(device, in.k), v = upload(device, in.v),
-                     dout = upload(device, in.dout);
-  const DeviceMemory o(device, q.size_bytes()), dq(device, q.size_bytes()),
-      dk(device, k.size_bytes()), dv(device, k.size_bytes()),
-      lse(device, static_cast<std::size_t>(rows) * 4), row_max(device, lse.size_bytes());
+  const DeviceMemory q = upload_bf16(device, in.q), k = upload_bf16(device, in.k),
+                     v = upload_bf16(device, in.v), dout = upload_bf16(device, in.dout);
+  const DeviceMemory o = nan_memory(device, q.size_bytes()),
+                     dq = nan_memory(device, q.size_bytes()),
+                     dk = nan_memory(device, k.size_bytes()),
+                     dv = nan_memory(device, k.size_bytes()),
+                     lse = nan_memory(device, rows * sizeof(float)),
+                     row_max = nan_memory(device, lse.size_bytes());
   const auto tensor = [&](const DeviceMemory& memory, std::int64_t count) {
     return Tensor{make_tensor(memory.data(), DType::kBF16, {1, count, 1, dim}), {}};
   };
@@ -132,7 +123,7 @@ Gradients run_on(const Device& device, const HeadInputs& in, DType dq_accum) {
   attention::forward(forward, options, memory);
   attention::backward(backward, options, memory);
   device.synchronize();
-  return {download(dq), download(dk), download(dv)};
+  return {download_bf16(dq), download_bf16(dk), download_bf16(dv)};
 }
 
 template <class Result>
@@ -160,19 +151,7 @@ Wanted wanted_of(const HeadInputs& inputs) {
           gradients_of(recipe::recipe_backward(operands, problem, saved, config))};
 }
 
-io::SqnrRecord bar(const std::string& name, const std::vector<double>& want,
-                   const std::vector<double>& got, const std::vector<double>& by_recipe,
-                   std::optional<double> listed) {
-  io::SqnrRecord record{.tensor = name,
-                        .db = reference::sqnr_db(want, got),
-                        .threshold_db = reference::sqnr_db(want, by_recipe) - kSlackDb,
-                        .verdict = {}};
-  if (listed) record.threshold_db = std::max(record.threshold_db, *listed - kSlackDb);
-  record.verdict = record.db >= record.threshold_db ? "pass" : "fail";
-  return record;
-}
-
-/// dB of each row, as the 1% quantile and the median.
+/// dB of each row, as the 1% quantile and the median; a row with a NaN is the worst.
 io::Json row_quantiles(const std::vector<double>& want, const std::vector<double>& got,
                        std::int64_t cols) {
   std::vector<double> db;
@@ -180,7 +159,8 @@ io::Json row_quantiles(const std::vector<double>& want, const std::vector<double
     const auto of = [&](const std::vector<double>& x) {
       return std::vector<double>(x.begin() + row * cols, x.begin() + (row + 1) * cols);
     };
-    db.push_back(reference::sqnr_db(of(want), of(got)));
+    const double of_row = reference::sqnr_db(of(want), of(got));
+    db.push_back(std::isnan(of_row) ? -std::numeric_limits<double>::infinity() : of_row);
   }
   std::sort(db.begin(), db.end());
   return {{"quantile_1", db[db.size() / 100]}, {"median", db[db.size() / 2]}};
@@ -192,8 +172,9 @@ void add_bars(io::Record& record, const std::string& reference, const Gradients&
   const auto found = listed.find(work.dataset);
   const bool lists = found != listed.end() && work.seqlen_k == kListedKeys;
   const auto one = [&](const char* name, std::vector<double> Gradients::*x, double Listed::*db) {
-    record.sqnr.push_back(bar(std::string(name) + "_" + reference, want.*x, got.*x, by_recipe.*x,
-                              lists ? std::optional(found->second.*db) : std::nullopt));
+    record.sqnr.push_back(
+        sqnr_bar(std::string(name) + "_" + reference, {want.*x, got.*x, by_recipe.*x},
+                 lists ? std::optional(found->second.*db) : std::nullopt, kSlackDb));
   };
   one("dq", &Gradients::dq, &Listed::dq);
   one("dk", &Gradients::dk, &Listed::dk);

@@ -1,15 +1,17 @@
 #include "device/backward_suite.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "common/key_gradients.h"
 #include "dispatch/gpu/device_state.h"
 
 namespace mxfa::bench {
 namespace {
 
-/// Keys whose dk and dv are checked.
-constexpr std::int64_t kCheckedKeys = 16;
+/// How many keys' dk and dv are checked.
+std::int64_t checked_keys(const AttentionTensors::Sample& sample) {
+  return std::min<std::int64_t>(16, sample.keys);
+}
 
 io::Record record_of(const AttentionCase& c, BackwardVariant variant, BlockShape block_shape) {
   io::Record record;
@@ -23,40 +25,6 @@ io::Record record_of(const AttentionCase& c, BackwardVariant variant, BlockShape
   record.variant.qk = "mxfp8";
   record.variant.block_shape = block_shape_name(block_shape);
   return record;
-}
-
-/// dk and dv of a sequence's first keys, summed over its queries.
-struct KeyGradients {
-  std::vector<double> dk, dv;
-};
-/// All of a sequence and query head: q and dout, o of the forward and its lse.
-struct SequenceRows {
-  reference::Matrix<float> q, dout;
-  std::vector<double> o;
-  std::vector<float> lse;
-};
-void add_key_gradients(const reference::HeadInputs& inputs, const SequenceRows& rows,
-                       std::int64_t count, KeyGradients& sums) {
-  const std::int64_t dim = rows.q.cols, queries = rows.q.rows;
-  const double scale = inputs.softmax_scale;
-  for (std::int64_t i = 0; i < queries; ++i) {
-    const attention::KeyRange visible =
-        attention::visible_keys(inputs.mask, queries, inputs.k.rows, i);
-    double delta = 0;
-    for (std::int64_t d = 0; d < dim; ++d) delta += rows.dout(i, d) * rows.o[i * dim + d];
-    for (std::int64_t j = visible.begin; j < std::min(visible.end, count); ++j) {
-      double score = 0, dp = 0;
-      for (std::int64_t d = 0; d < dim; ++d) {
-        score += double{rows.q(i, d)} * inputs.k(j, d);
-        dp += double{rows.dout(i, d)} * inputs.v(j, d);
-      }
-      const double p = std::exp(score * scale - rows.lse[i]);
-      for (std::int64_t d = 0; d < dim; ++d) {
-        sums.dv[j * dim + d] += p * rows.dout(i, d);
-        sums.dk[j * dim + d] += scale * p * (dp - delta) * rows.q(i, d);
-      }
-    }
-  }
 }
 
 }  // namespace
@@ -97,33 +65,37 @@ void BackwardCase::use(BackwardVariant variant) {
   for (const auto* gradient : {&dq_, &dk_, &dv_}) gradient->fill(0xFF);
 }
 
-std::vector<std::pair<std::string, double>> BackwardCase::accuracy() const {
+BackwardCase::Gradients BackwardCase::wanted() const {
+  const AttentionCase& c = tensors_.shape();
+  const AttentionTensors::Sample sample = tensors_.sample();
+  reference::HeadInputs inputs = tensors_.inputs(sample);
+  const auto oracle = reference::attention_backward(inputs, reference::attention_forward(inputs));
+  const std::int64_t count = checked_keys(sample);
+  const auto zeros = std::vector<double>(static_cast<std::size_t>(count * c.head_dim));
+  Gradients want{oracle.dq.data, zeros, zeros};
+  const std::int64_t heads_per_kv = c.num_heads / c.num_heads_kv;
+  for (std::int64_t head = sample.head + 1 - heads_per_kv; head <= sample.head; ++head) {
+    inputs.q = tensors_.sequence_rows(sample, tensors_.q_noise(), head);
+    inputs.dout = tensors_.sequence_rows(sample, tensors_.dout_noise(), head);
+    const KeyGradients of_head = first_key_gradients(inputs, count);
+    for (std::size_t i = 0; i < zeros.size(); ++i) {
+      want.dk[i] += of_head.dk[i];
+      want.dv[i] += of_head.dv[i];
+    }
+  }
+  return want;
+}
+
+std::vector<std::pair<std::string, double>> BackwardCase::accuracy(const Gradients& want) const {
   const AttentionCase& c = tensors_.shape();
   const driver::Device& device = tensors_.device();
   const AttentionTensors::Sample sample = tensors_.sample();
-  const reference::HeadInputs inputs = tensors_.inputs(sample);
-  const auto oracle = reference::attention_backward(inputs, reference::attention_forward(inputs));
-  const std::int64_t count = std::min(kCheckedKeys, sample.keys);
-  KeyGradients want{std::vector<double>(count * c.head_dim),
-                    std::vector<double>(count * c.head_dim)};
-  const std::int64_t heads_per_kv = c.num_heads / c.num_heads_kv;
-  for (std::int64_t head = sample.head + 1 - heads_per_kv; head <= sample.head; ++head) {
-    add_key_gradients(inputs,
-                      {.q = tensors_.sequence_rows(sample, tensors_.q_noise(), head),
-                       .dout = tensors_.sequence_rows(sample, tensors_.dout_noise(), head),
-                       .o = head_values(device, forward_.o(), sample.begin_q, c.seqlen_q,
-                                        c.num_heads, head, c.head_dim),
-                       .lse = download<float>(device, forward_.lse(),
-                                              head * c.total_q() + sample.begin_q, c.seqlen_q)},
-                      count, want);
-  }
   const auto of_keys = [&](const driver::DeviceBuffer& buffer) {
-    return head_values(device, buffer, sample.begin_k, count, c.num_heads_kv, sample.head_kv,
-                       c.head_dim);
+    return head_values(device, buffer, sample.begin_k, checked_keys(sample), c.num_heads_kv,
+                       sample.head_kv, c.head_dim);
   };
-  return {{"dq", reference::sqnr_db(oracle.dq.data,
-                                    head_values(device, dq_, sample.first_q, sample.rows_q,
-                                                c.num_heads, sample.head, c.head_dim))},
+  return {{"dq", reference::sqnr_db(want.dq, head_values(device, dq_, sample.first_q, sample.rows_q,
+                                                         c.num_heads, sample.head, c.head_dim))},
           {"dk", reference::sqnr_db(want.dk, of_keys(dk_))},
           {"dv", reference::sqnr_db(want.dv, of_keys(dv_))}};
 }
@@ -139,6 +111,7 @@ std::vector<io::Record> backward_records(const Device& device,
   for (const AttentionCase& c : cases) {
     const AttentionTensors tensors(device, c, true);
     BackwardCase backward(device, stream.handle(), tensors);
+    const BackwardCase::Gradients want = backward.wanted();
     for (const BackwardVariant variant : variants) {
       backward.use(variant);
       io::Record record = record_of(c, variant, attention::operand_shape(backward.options()));
@@ -147,7 +120,7 @@ std::vector<io::Record> backward_records(const Device& device,
                .prepare = [&] { backward.prepare(); },
                .whole = [&] { backward.backward(); }},
               c.backward_flops(), options, record);
-      record.sqnr_db = backward.accuracy();
+      record.sqnr_db = backward.accuracy(want);
       records.push_back(std::move(record));
       done();
     }

@@ -35,10 +35,15 @@ class BackwardCase {
   void prepare() const { attention::prepare_backward(args_, options_, workspace_span()); }
   void attend() const { attention::backward_prepared(args_, options_, workspace_span()); }
 
-  /// After a backward: SQNR of dq, dk and dv against the BF16 inputs, in float64: dq of the sample
-  /// from the oracle; dk and dv of its sequence's first keys by their definition, over all queries,
-  /// with the forward's o and lse.
-  std::vector<std::pair<std::string, double>> accuracy() const;
+  /// What is checked: dq of the sample, dk and dv of its sequence's first keys, summed over all
+  /// queries.
+  struct Gradients {
+    std::vector<double> dq, dk, dv;
+  };
+  /// They in float64 from the BF16 inputs alone. No result of the device goes into them.
+  Gradients wanted() const;
+  /// After a backward: SQNR of dq, dk and dv against what is wanted().
+  std::vector<std::pair<std::string, double>> accuracy(const Gradients& want) const;
 
  private:
   std::span<std::byte> workspace_span() const {

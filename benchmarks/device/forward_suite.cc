@@ -1,8 +1,6 @@
 #include "device/forward_suite.h"
 
-#include <algorithm>
-#include <cmath>
-
+#include "common/bars.h"
 #include "dispatch/gpu/device_state.h"
 
 namespace mxfa::bench {
@@ -49,7 +47,7 @@ ForwardCase::ForwardCase(const Device& device, CUstream stream, const AttentionT
            .o = tensors.like_q(reinterpret_cast<void*>(o_.address())),
            .lse = rows(lse_),
            .row_max = rows(row_max_)};
-  o_.fill(0xFF);
+  for (const auto* output : {&o_, &lse_, &row_max_}) output->fill(0xFF);
   workspace_.emplace(tensors.device(),
                      static_cast<std::size_t>(attention::forward_workspace_bytes(args_, options_)));
 }
@@ -62,9 +60,7 @@ ForwardCase::Accuracy ForwardCase::accuracy() const {
   const auto lse =
       download<float>(device, lse_, sample.head * c.total_q() + sample.first_q, sample.rows_q);
   Accuracy result;
-  for (std::int64_t row = 0; row < sample.rows_q; ++row) {
-    result.lse_error = std::max(result.lse_error, std::abs(want.lse[row] - lse[row]));
-  }
+  result.lse_error = largest_difference(want.lse, std::vector<double>(lse.begin(), lse.end()));
   result.o_db = reference::sqnr_db(
       want.o.data,
       head_values(device, o_, sample.first_q, sample.rows_q, c.num_heads, sample.head, c.head_dim));

@@ -36,7 +36,7 @@ class ForwardCase {
 
   struct Accuracy {
     double o_db = 0;       ///< SQNR of o
-    double lse_error = 0;  ///< largest difference
+    double lse_error = 0;  ///< largest difference; NaN where one is
   };
   /// After a forward: of the sample, against attention in float64 on the BF16 inputs.
   Accuracy accuracy() const;

@@ -1,15 +1,15 @@
 #include "device/sqnr_suite.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <mutex>
 #include <string>
 
+#include "common/bars.h"
 #include "core/parallel.h"
+#include "device/head_memory.h"
 #include "device/operands.h"
 #include "dispatch/gpu/device_state.h"
-#include "mx/bits.h"
 #include "mx/lower.h"
 #include "mxfa/attention.h"
 #include "reference/datasets.h"
@@ -27,6 +27,8 @@ constexpr const char* kDatasets[] = {"normal", "diffuse", "rmsnorm", "sink", "vb
 constexpr std::int64_t kListedKeys = 4096;
 const std::map<std::string, double> kListed = {
     {"normal", 32.1}, {"diffuse", 31.6}, {"rmsnorm", 48.0}, {"sink", 37.7}, {"vbias", 54.0}};
+/// Relative to max(1, |lse|) of a row.
+constexpr double kF32ScoresLse = 2e-5;
 
 struct Sample {
   std::string dataset;
@@ -39,26 +41,14 @@ struct Result {
   std::vector<double> lse;
 };
 
-std::vector<std::uint16_t> bf16_of(const Matrix<float>& matrix) {
-  std::vector<std::uint16_t> values;
-  values.reserve(matrix.data.size());
-  for (const float value : matrix.data) values.push_back(mx::encode_bf16(value));
-  return values;
-}
-
 /// The public call on one head.
 Result run_on(const Device& device, const Sample& sample, bool half_scores) {
-  const auto upload = [&](const Matrix<float>& matrix) {
-    const std::vector<std::uint16_t> values = bf16_of(matrix);
-    DeviceMemory memory(device, values.size() * sizeof(std::uint16_t));
-    memory.upload(values.data(), memory.size_bytes());
-    return memory;
-  };
   const std::int64_t dim = sample.inputs.q.cols;
-  const DeviceMemory q = upload(sample.inputs.q), k = upload(sample.inputs.k),
-                     v = upload(sample.inputs.v);
-  const DeviceMemory o(device, q.size_bytes()),
-      lse(device, static_cast<std::size_t>(sample.seqlen_q) * sizeof(float));
+  const DeviceMemory q = upload_bf16(device, sample.inputs.q),
+                     k = upload_bf16(device, sample.inputs.k),
+                     v = upload_bf16(device, sample.inputs.v);
+  const DeviceMemory o = nan_memory(device, q.size_bytes()),
+                     lse = nan_memory(device, sample.seqlen_q * sizeof(float));
   const auto tensor = [&](const DeviceMemory& memory, std::int64_t rows) {
     return Tensor{make_tensor(memory.data(), DType::kBF16, {1, rows, 1, dim}), {}};
   };
@@ -80,13 +70,9 @@ Result run_on(const Device& device, const Sample& sample, bool half_scores) {
       device, static_cast<std::size_t>(attention::forward_workspace_bytes(args, options)));
   attention::forward(args, options, {workspace.data(), workspace.size_bytes()});
   device.synchronize();
-  std::vector<std::uint16_t> o_bits(o.size_bytes() / 2);
   std::vector<float> lse_values(static_cast<std::size_t>(sample.seqlen_q));
-  o.download(o_bits.data(), o.size_bytes());
   lse.download(lse_values.data(), lse.size_bytes());
-  Result result{{}, {lse_values.begin(), lse_values.end()}};
-  for (const std::uint16_t bits : o_bits) result.o.push_back(mx::decode_bf16(bits));
-  return result;
+  return {download_bf16(o), {lse_values.begin(), lse_values.end()}};
 }
 
 /// What the oracle and the recipe make of a sample.
@@ -118,27 +104,6 @@ Wanted wanted_of(const Sample& sample, attention::Recipe own_recipe, bool half_s
           {{saved.o.data.begin(), saved.o.data.end()}, {saved.lse.begin(), saved.lse.end()}}};
 }
 
-double difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
-  return largest;
-}
-
-io::SqnrRecord bar(const std::string& tensor, const std::vector<double>& want, const Result& got,
-                   const Result& by_recipe, std::optional<double> listed, double slack_db) {
-  io::SqnrRecord record{.tensor = tensor,
-                        .db = reference::sqnr_db(want, got.o),
-                        .threshold_db = reference::sqnr_db(want, by_recipe.o) - slack_db,
-                        .verdict = {}};
-  if (listed) record.threshold_db = std::max(record.threshold_db, *listed - slack_db);
-  record.verdict = record.db >= record.threshold_db ? "pass" : "fail";
-  return record;
-}
-
-io::Json lse_bar(double value, double limit) {
-  return {{"value", value}, {"bar", limit}, {"verdict", value <= limit ? "pass" : "fail"}};
-}
-
 io::Record record_of(const Sample& sample, bool half_scores, const Result& got, const Wanted& want,
                      double slack_db) {
   io::Record record;
@@ -157,16 +122,15 @@ io::Record record_of(const Sample& sample, bool half_scores, const Result& got, 
   record.variant.qk = "mxfp8";
   std::optional<double> listed;
   if (sample.seqlen_k == kListedKeys && !half_scores) listed = kListed.at(sample.dataset);
-  record.sqnr = {bar("o_kern", want.kern.o, got, want.recipe, listed, slack_db),
-                 bar("o_f64", want.f64.o, got, want.recipe, std::nullopt, slack_db)};
-  double size = 1;
-  for (const double lse : want.recipe.lse) size = std::max(size, std::abs(lse));
-  const double half = half_scores ? attention::kHalfScoresLse * size : 0;
+  record.sqnr = {sqnr_bar("o_kern", {want.kern.o, got.o, want.recipe.o}, listed, slack_db),
+                 sqnr_bar("o_f64", {want.f64.o, got.o, want.recipe.o}, std::nullopt, slack_db)};
+  const double half = half_scores ? attention::kHalfScoresLse : 0;
   record.extra["dataset"] = sample.dataset;
-  record.extra["lse_recipe"] =
-      lse_bar(difference(got.lse, want.recipe.lse), half_scores ? half : 2e-5 * size);
-  record.extra["lse_f64"] = lse_bar(difference(got.lse, want.f64.lse),
-                                    2 * difference(want.recipe.lse, want.f64.lse) + half);
+  record.extra["lse_recipe_relative"] = difference_bar(
+      largest_relative_difference(want.recipe.lse, got.lse), half_scores ? half : kF32ScoresLse);
+  record.extra["lse_f64_relative"] =
+      difference_bar(largest_relative_difference(want.f64.lse, got.lse),
+                     2 * largest_relative_difference(want.f64.lse, want.recipe.lse) + half);
   return record;
 }
 
@@ -211,8 +175,8 @@ bool all_pass(const std::vector<io::Record>& records) {
     for (const io::SqnrRecord& one : record.sqnr) {
       if (one.verdict != "pass") return false;
     }
-    return record.extra["lse_recipe"]["verdict"] == "pass" &&
-           record.extra["lse_f64"]["verdict"] == "pass";
+    return record.extra["lse_recipe_relative"]["verdict"] == "pass" &&
+           record.extra["lse_f64_relative"]["verdict"] == "pass";
   });
 }
 

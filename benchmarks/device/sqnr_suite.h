@@ -23,10 +23,10 @@ struct SqnrOptions {
 ///           recipe reaches on the same operands (reference/recipe), and with 4096 keys and FP32
 ///           scores also slack_db below the figure of docs/numerics.md
 ///   o_f64   likewise on the BF16 inputs
-/// and in its further fields lse_recipe (largest difference to the LSE of the recipe, which has the
-/// kernel's own S; bar 2e-5 of its size, kHalfScoresLse of it with half scores) and lse_f64
-/// (against float64; bar twice what the recipe is off, and with half scores kHalfScoresLse of its
-/// size more), each as {value, bar, verdict}.
+/// and in its further fields lse_recipe_relative (to the LSE of the recipe, which has the kernel's
+/// own S; bar 2e-5, kHalfScoresLse with half scores) and lse_f64_relative (against float64; bar
+/// twice what the recipe is off, and with half scores kHalfScoresLse more), each as
+/// {value, bar, verdict}: the largest |difference| / max(1, |lse|) of a row.
 std::vector<io::Record> sqnr_records(const Device& device, const SqnrOptions& options,
                                      const std::function<void()>& done);
 

@@ -1,12 +1,16 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "common/accuracy.h"
 #include "common/attention_case.h"
+#include "common/bars.h"
 #include "common/cpu_suite.h"
+#include "common/key_gradients.h"
 #include "common/operands.h"
 #include "common/timing.h"
 #include "mx/bits.h"
@@ -81,6 +85,71 @@ TEST(AttentionCase, PresetsAreKnownByName) {
 }
 
 /// Outputs made by the oracle's formula for one query and two keys.
+// 83 keys are no whole number of tiles; the first 17 of 100 causal queries see none.
+TEST(KeyGradients, AreTheOracles) {
+  for (const bool causal : {false, true}) {
+    AttentionCase c{
+        .name = {}, .batch = 1, .seqlen_q = 100, .seqlen_k = 83, .lengths = Lengths::kEqual};
+    c.causal = causal;
+    const auto noise = [](std::int64_t rows, std::uint64_t seed) {
+      reference::Matrix<float> matrix(rows, 64);
+      const auto codes = random_bf16(rows * 64, seed);
+      std::transform(codes.begin(), codes.end(), matrix.data.begin(), mx::decode_bf16);
+      return matrix;
+    };
+    const reference::HeadInputs inputs{.q = noise(100, 1),
+                                       .k = noise(83, 2),
+                                       .v = noise(83, 3),
+                                       .dout = noise(100, 4),
+                                       .mask = c.mask(),
+                                       .softmax_scale = 0.25};
+    const auto want = reference::attention_backward(inputs, reference::attention_forward(inputs));
+    const KeyGradients got = first_key_gradients(inputs, 17);
+    ASSERT_EQ(got.dk.size(), 17U * 64);
+    for (std::size_t i = 0; i < got.dk.size(); ++i) {
+      ASSERT_NEAR(got.dk[i], want.dk.data[i], 1e-12) << causal << ", " << i;
+      ASSERT_NEAR(got.dv[i], want.dv.data[i], 1e-12) << causal << ", " << i;
+    }
+  }
+}
+
+TEST(Bars, ANanMissesThem) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> want{1, 2, 4};
+  for (std::size_t at = 0; at < want.size(); ++at) {
+    std::vector<double> got{1.5, 2.5, 4.5};
+    got[at] = kNan;
+    for (const double value :
+         {largest_difference(want, got), largest_relative_difference(want, got)}) {
+      EXPECT_TRUE(std::isnan(value)) << at;
+      EXPECT_EQ(difference_bar(value, 1e9)["verdict"], "fail");
+    }
+    EXPECT_EQ(sqnr_bar("o", {want, got, {1, 2, 3}}, std::nullopt, 1).verdict, "fail");
+    EXPECT_EQ(sqnr_bar("o", {want, got, got}, 0, 1).verdict, "fail");
+  }
+}
+
+TEST(Bars, DifferencesAreOfEachRowsOwnSize) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const std::vector<double> want{-infinity, 0.5, -100}, got{-infinity, 0.625, -101};
+  EXPECT_EQ(largest_difference(want, got), 1);
+  EXPECT_EQ(largest_relative_difference(want, got), 0.125);
+  const std::vector<double> finite{0, 0.5, -100};
+  EXPECT_EQ(difference_bar(largest_difference(want, finite), 1e9)["verdict"], "fail");
+  EXPECT_EQ(difference_bar(largest_relative_difference(want, finite), 1e9)["verdict"], "fail");
+  EXPECT_EQ(difference_bar(0.125, 0.125)["verdict"], "pass");
+  EXPECT_EQ(difference_bar(0.125, 0.124)["verdict"], "fail");
+}
+
+TEST(Bars, SqnrIsHeldToTheRecipeAndToTheListedFigure) {
+  // 10 and 20 dB.
+  const std::vector<double> want{10, 0}, got{10, std::sqrt(10)}, by_recipe{10, 1};
+  EXPECT_EQ(sqnr_bar("o", {want, got, by_recipe}, std::nullopt, 9).verdict, "fail");
+  EXPECT_EQ(sqnr_bar("o", {want, got, by_recipe}, std::nullopt, 11).verdict, "pass");
+  EXPECT_EQ(sqnr_bar("o", {want, got, by_recipe}, 22, 11).verdict, "fail");
+  EXPECT_NEAR(sqnr_bar("o", {want, got, by_recipe}, 22, 11).threshold_db, 11, 1e-9);
+}
+
 TEST(Accuracy, MeasuresAgainstAttentionInFloat64) {
   const AttentionCase c{.name = {},
                         .batch = 1,

@@ -109,6 +109,7 @@ TEST_F(BenchCommand, NamesWhatADeviceLacks) {
   };
   expect_refused(with("--device", "0"), "device: expected none on the emulator");
   expect_refused(with("--cublaslt", "libfast.so"), "cublaslt: expected none on the emulator");
+  expect_refused(with("--slack-db", "2"), "slack-db: expected none without --preset sqnr, got 2");
 }
 #endif
 

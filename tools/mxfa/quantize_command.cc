@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <deque>
-#include <limits>
 #include <memory>
 #include <set>
 
@@ -13,6 +11,7 @@
 #include "io/safetensors.h"
 #include "mx_file.h"
 #include "mxfa/version.h"
+#include "reference/sqnr.h"
 
 namespace mxfa::cli {
 namespace {
@@ -91,17 +90,6 @@ std::set<std::string> select(const io::SafetensorsReader& reader,
   return names;
 }
 
-double sqnr_db(const std::vector<float>& reference, const std::vector<float>& value) {
-  double signal = 0;
-  double noise = 0;
-  for (std::size_t i = 0; i < reference.size(); ++i) {
-    const double error = double(reference[i]) - value[i];
-    signal += double(reference[i]) * reference[i];
-    noise += error * error;
-  }
-  return noise == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(signal / noise);
-}
-
 /// `--cu-seqlens none`: packed tensors are one sequence, whatever offsets the file holds.
 constexpr std::string_view kNoOffsets = "none";
 
@@ -152,7 +140,7 @@ Line quantize_tensor(const io::SafetensorsReader& reader, const io::TensorEntry&
             .scale_shape = scales.shape,
             .bytes_in = std::int64_t(input.bytes.size()),
             .bytes_out = std::int64_t(payload.bytes.size() + scales.bytes.size()),
-            .sqnr_db = sqnr_db(io::to_f32(input), io::to_f32(back))};
+            .sqnr_db = reference::sqnr_db_of<float>(io::to_f32(input), io::to_f32(back))};
   output.add(name, std::move(payload));
   output.add(scale_name(name), std::move(scales));
   output.metadata[metadata_key(name)] = to_metadata(description);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "bench/device_bench.h"
 #include "core/check.h"
@@ -19,7 +20,7 @@ namespace {
 
 struct ForwardArguments {
   DeviceArguments device;
-  double slack_db = 1;
+  std::optional<double> slack_db = std::nullopt;
 
   bool sqnr() const { return device.preset == "sqnr" || device.preset == "sqnr-tiny"; }
 };
@@ -42,8 +43,8 @@ std::string sqnr_text(const std::vector<io::Record>& records) {
                                                "O f64 dB", "bar", "LSE recipe", "bar", "LSE f64",
                                                "bar", "verdict"}};
   for (const io::Record& record : records) {
-    const auto& own = record.extra["lse_recipe"];
-    const auto& f64 = record.extra["lse_f64"];
+    const auto& own = record.extra["lse_recipe_relative"];
+    const auto& f64 = record.extra["lse_f64_relative"];
     const auto db = [](double value) { return fmt::format("{:.2f}", value); };
     const auto small = [](const io::Json& value) {
       return fmt::format("{:.2g}", value.get<double>());
@@ -83,8 +84,8 @@ std::string sqnr_svg(const std::vector<io::Record>& records, const std::string& 
 
 ExitStatus run_sqnr(const ForwardArguments& arguments, const Device& device) {
   const DeviceArguments& common = arguments.device;
-  mxfa::bench::SqnrOptions options{.half_scores = half_scores(common),
-                                   .slack_db = arguments.slack_db};
+  mxfa::bench::SqnrOptions options{.half_scores = half_scores(common)};
+  options.slack_db = arguments.slack_db.value_or(options.slack_db);
   if (common.preset == "sqnr-tiny") {
     options.seqlens_k = {256};
     options.max_pairs = 64 * 256;
@@ -107,6 +108,8 @@ ExitStatus run_sqnr(const ForwardArguments& arguments, const Device& device) {
 ExitStatus run_forward(const ForwardArguments& arguments) {
   const DeviceArguments& common = arguments.device;
   check_device_arguments(common, mxfa::bench::kForwardVariants);
+  core::expect(arguments.sqnr() || !arguments.slack_db, "slack-db", "none without --preset sqnr",
+               core::later("{}", arguments.slack_db.value_or(0)));
   check_outputs({{"json", common.json}, {"plot", common.plot}});
   if (arguments.sqnr()) {
     half_scores(common);
@@ -156,9 +159,9 @@ Command add_forward(CLI::App& bench) {
       *app, arguments->device,
       "Some of f32, half (scores), qk-bf16, leak-free; half and qk-bf16 on Hopper only. "
       "Default: f32,half, and f32 where the emulator is a Blackwell");
-  app->add_option("--slack-db", arguments->slack_db,
-                  "With sqnr: how far below the recipe and docs/numerics.md the bars lie")
-      ->capture_default_str();
+  app->add_option(
+      "--slack-db", arguments->slack_db,
+      "With sqnr: how far below the recipe and docs/numerics.md the bars lie. Default: 1");
   return {app, [arguments] {
             DeviceArguments& device = arguments->device;
             if (device.variants.empty()) {

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "mx/bits.h"
+#include "mxfa/device.h"
+#include "reference/matrix.h"
+
+/// Tensors of one head on a device, in BF16.
+namespace mxfa::bench {
+
+inline DeviceMemory upload_bf16(const Device& device, const reference::Matrix<float>& matrix) {
+  std::vector<std::uint16_t> values;
+  values.reserve(matrix.data.size());
+  for (const float value : matrix.data) values.push_back(mx::encode_bf16(value));
+  DeviceMemory memory(device, values.size() * sizeof(std::uint16_t));
+  memory.upload(values.data(), memory.size_bytes());
+  return memory;
+}
+
+inline std::vector<double> download_bf16(const DeviceMemory& memory) {
+  std::vector<std::uint16_t> codes(memory.size_bytes() / sizeof(std::uint16_t));
+  memory.download(codes.data(), memory.size_bytes());
+  std::vector<double> values;
+  values.reserve(codes.size());
+  for (const std::uint16_t code : codes) values.push_back(mx::decode_bf16(code));
+  return values;
+}
+
+/// For results: what a kernel leaves out stays NaN, in BF16 and in FP32.
+inline DeviceMemory nan_memory(const Device& device, std::size_t size_bytes) {
+  DeviceMemory memory(device, size_bytes);
+  const std::vector<std::byte> bytes(size_bytes, std::byte{0xFF});
+  memory.upload(bytes.data(), size_bytes);
+  return memory;
+}
+
+}  // namespace mxfa::bench
