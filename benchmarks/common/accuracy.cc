@@ -64,7 +64,7 @@ Part choose(const AttentionCase& c, std::span<const std::int32_t> cu_seqlens_k,
 }  // namespace
 
 std::vector<std::pair<std::string, double>> sqnr_db(const AttentionCase& c,
-                                                    const AttentionTensors& tensors,
+                                                    const AttentionOperands& tensors,
                                                     std::int64_t max_pairs) {
   const std::vector<std::int32_t> cu_seqlens_k = c.cu_seqlens_k();
   const Part part = choose(c, cu_seqlens_k, max_pairs);
