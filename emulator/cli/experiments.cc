@@ -35,7 +35,7 @@ std::vector<Policy> parse_policies(const std::vector<std::string>& names) {
 class Trial {
  public:
   Trial(ExperimentOptions& options, Session& session) : session_(session) {
-    if (!options.json.empty()) io::check_writable(options.json);
+    session.check_outputs({{"--json", options.json}});
     experiment_.ptx = session.ptx();
     experiment_.name = options.run.path;
     experiment_.entry = options.run.entry;

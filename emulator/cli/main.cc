@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <limits>
 #include <new>
 
@@ -193,6 +194,12 @@ struct Commands {
         ->required();
   }
 
+  void files_are_read(const std::vector<std::string>& files) {
+    for (RunOptions* options : {&run, &trace.run, &check.run, &mutate.run}) {
+      options->word_files = files;
+    }
+  }
+
   ExitStatus execute() {
     if (app.got_subcommand("run")) return run_command(run);
     if (app.got_subcommand("trace")) return trace_command(trace);
@@ -206,9 +213,11 @@ int main_checked(int argc, char** argv) {
   Commands commands;
   commands.define();
   try {
-    std::vector<std::string> words = expand_files({argv + 1, argv + argc});
+    std::vector<std::string> files;
+    std::vector<std::string> words = expand_files({argv + 1, argv + argc}, files);
     std::ranges::reverse(words);  // as parse() takes them
     commands.app.parse(std::move(words));
+    commands.files_are_read(files);
     return commands.execute();
   } catch (const CLI::ParseError& error) {
     return commands.app.exit(error) == 0 ? kDone : kBadInput;
@@ -261,4 +270,9 @@ void add_launch_options(CLI::App& app, RunOptions& options) {
 
 }  // namespace mxfa::emu::cli
 
-int main(int argc, char** argv) { return mxfa::emu::cli::main_checked(argc, argv); }
+int main(int argc, char** argv) {
+  const int status = mxfa::emu::cli::main_checked(argc, argv);
+  if (std::cout.flush() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  fmt::print(stderr, "ptxemu: standard output: cannot write\n");
+  return mxfa::emu::cli::kBadInput;
+}

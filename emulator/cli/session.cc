@@ -96,7 +96,15 @@ Session::Session(RunOptions& options)
 Session::~Session() { free_buffers(); }
 
 void Session::check_outputs(const std::map<std::string, std::string>& file_of_option) const {
-  std::map<std::string, std::string> seen{{"the PTX", options_.path}};
+  std::vector<std::pair<std::string, std::string>> seen{{"the PTX", options_.path}};
+  for (const std::string& file : options_.word_files) seen.emplace_back("words", file);
+  for (const std::string& text : options_.expected) {
+    seen.emplace_back("--expect", text.substr(text.find('=') + 1));
+  }
+  for (const auto& [buffer_name, buffer] : buffers_) {
+    const std::string& pattern = buffer.spec.value;
+    if (pattern.starts_with('@')) seen.emplace_back("a buffer", pattern.substr(1));
+  }
   const auto check = [&](const std::string& option, const std::string& file) {
     for (const auto& [other, name] : seen) {
       core::expect(!io::is_same_file(file, name), option, "a file of its own",
@@ -107,7 +115,7 @@ void Session::check_outputs(const std::map<std::string, std::string>& file_of_op
     } catch (const Error& error) {
       fail(fmt::format("{}: {}", option, error.what()));
     }
-    seen.emplace(option, file);
+    seen.emplace_back(option, file);
   };
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     check("--out " + options_.outputs[i], outputs_[i].value);

@@ -14,6 +14,7 @@ namespace mxfa::emu::cli {
 /// What a command is told about the launch, as text.
 struct RunOptions {
   std::string path;
+  std::vector<std::string> word_files;  ///< of @FILE words: read, so never written
   std::string entry;
   std::string grid = "1";
   std::string block = "32";

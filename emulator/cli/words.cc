@@ -61,11 +61,13 @@ std::string read_text(const std::string& path, const std::string& what) {
   return text;
 }
 
-std::vector<std::string> expand_files(const std::vector<std::string>& words) {
+std::vector<std::string> expand_files(const std::vector<std::string>& words,
+                                      std::vector<std::string>& files) {
   std::vector<std::string> result;
   for (const std::string& word : words) {
     if (word.starts_with('@')) {
-      const std::vector<std::string> inner = words_of(word.substr(1));
+      files.push_back(word.substr(1));
+      const std::vector<std::string> inner = words_of(files.back());
       result.insert(result.end(), inner.begin(), inner.end());
     } else {
       result.push_back(word);

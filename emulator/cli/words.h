@@ -32,7 +32,9 @@ std::array<std::uint32_t, 3> parse_dim3(const std::string& text, const std::stri
 std::string read_text(const std::string& path, const std::string& what);
 
 /// The words of a command line with each word @FILE replaced by the words in that file: separated
-/// by white space, '...' and "..." hold words together, # begins a comment.
-std::vector<std::string> expand_files(const std::vector<std::string>& words);
+/// by white space, '...' and "..." hold words together, # begins a comment. `files` gets their
+/// names.
+std::vector<std::string> expand_files(const std::vector<std::string>& words,
+                                      std::vector<std::string>& files);
 
 }  // namespace mxfa::emu::cli

@@ -111,7 +111,9 @@ void add_size_options(CLI::App& app, ModuleArguments& arguments) {
   app.add_option("--max-kv", arguments.max_kv, "Longest sequence that may be drawn");
   app.add_option("--sparsity", arguments.sparsity,
                  "Empty share of the padded keys, 0 to 1; lengths are sums of two uniform draws");
-  app.add_option("--seed", arguments.seed, "Seed of the batch")->capture_default_str();
+  app.add_option("--seed", arguments.seed, "Seed of the batch")
+      ->capture_default_str()
+      ->check(kWholeNumber);
 }
 
 }  // namespace

@@ -228,7 +228,16 @@ TEST_F(Ptxemu, OutputsAreCheckedBeforeTheWork) {
                                         "--arg",
                                         "struct={ptr=o; s32=1; f32=1}"};
   const std::string json = path("t.json");
+  write("o.bin", "1234");
+  write("more.args", "# nothing");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"check", "--json", path("k.ptx")}, "which is also for the PTX"},
+      {{"mutate", "--json", path("k.ptx")}, "which is also for the PTX"},
+      {{"check", "--json", path("o.bin"), "--expect", buffer_file("o", "o.bin")}, "for --expect"},
+      {{"check", "--json", json, "--out", buffer_file("o", "t.json")}, "for --out"},
+      {{"run", "--buffer", "b=f32:1=@" + path("o.bin"), "--out", buffer_file("o", "o.bin")},
+       "which is also for a buffer"},
+      {{"trace", "@" + path("more.args"), "--json", path("more.args")}, "also for words"},
       {{"trace"}, "expected --json FILE, --svg FILE or both, got neither"},
       {{"trace", "--json", "/no/such/folder/x"}, "--json: /no/such/folder/x: "},
       {{"trace", "--svg", path("")}, "--svg: "},
