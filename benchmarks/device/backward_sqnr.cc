@@ -186,16 +186,7 @@ io::Record record_of(const Work& work, std::int64_t dim, DType dq_accum, const G
   io::Record record;
   record.routine = "attention_backward_sqnr";
   record.impl = "mxfa mxfp8";
-  record.shape = {.batch = 1,
-                  .num_heads = 1,
-                  .num_heads_kv = 1,
-                  .seqlen_q = work.seqlen_q,
-                  .seqlen_k = work.seqlen_k,
-                  .total_q = work.seqlen_q,
-                  .total_k = work.seqlen_k,
-                  .head_dim = dim,
-                  .causal = false,
-                  .jagged = false};
+  record.shape = one_head(work.seqlen_q, work.seqlen_k, dim);
   record.variant.qk = "mxfp8";
   record.variant.dq_accum = dq_accum == DType::kF16 ? "fp16" : "fp32";
   add_bars(record, "kern", want.kern, got, want.recipe, kListedKern, work);

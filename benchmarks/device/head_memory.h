@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "io/json_records.h"
 #include "mx/bits.h"
 #include "mxfa/device.h"
 #include "reference/matrix.h"
@@ -35,6 +36,21 @@ inline DeviceMemory nan_memory(const Device& device, std::size_t size_bytes) {
   const std::vector<std::byte> bytes(size_bytes, std::byte{0xFF});
   memory.upload(bytes.data(), size_bytes);
   return memory;
+}
+
+/// The case of a record about one head, dense and without a mask.
+inline io::CaseRecord one_head(std::int64_t seqlen_q, std::int64_t seqlen_k,
+                               std::int64_t head_dim) {
+  return {.batch = 1,
+          .num_heads = 1,
+          .num_heads_kv = 1,
+          .seqlen_q = seqlen_q,
+          .seqlen_k = seqlen_k,
+          .total_q = seqlen_q,
+          .total_k = seqlen_k,
+          .head_dim = head_dim,
+          .causal = false,
+          .jagged = false};
 }
 
 }  // namespace mxfa::bench

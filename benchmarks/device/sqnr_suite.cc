@@ -109,16 +109,7 @@ io::Record record_of(const Sample& sample, bool half_scores, const Result& got, 
   io::Record record;
   record.routine = "attention_forward_sqnr";
   record.impl = half_scores ? "mxfa mxfp8 (half scores)" : "mxfa mxfp8";
-  record.shape = {.batch = 1,
-                  .num_heads = 1,
-                  .num_heads_kv = 1,
-                  .seqlen_q = sample.seqlen_q,
-                  .seqlen_k = sample.seqlen_k,
-                  .total_q = sample.seqlen_q,
-                  .total_k = sample.seqlen_k,
-                  .head_dim = sample.inputs.q.cols,
-                  .causal = false,
-                  .jagged = false};
+  record.shape = one_head(sample.seqlen_q, sample.seqlen_k, sample.inputs.q.cols);
   record.variant.qk = "mxfp8";
   std::optional<double> listed;
   if (sample.seqlen_k == kListedKeys && !half_scores) listed = kListed.at(sample.dataset);

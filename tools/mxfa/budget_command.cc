@@ -121,13 +121,7 @@ Command add_budget(CLI::App& root) {
       "  mxfa budget forward --arch sm_103a\n"
       "  mxfa budget forward --arch sm_100a --p-scale amax --json budget.json");
   const auto options = std::make_shared<BudgetOptions>();
-  app->add_option("kernel", options->kernel, "forward")
-      ->required()
-      ->check(CLI::IsMember({"forward"}));
-  app->add_option("--arch", options->arch, "sm_100a or sm_103a")->capture_default_str();
-  app->add_option("--head-dim", options->head_dim, "64 or 128")
-      ->check(CLI::IsMember({64, 128}))
-      ->capture_default_str();
+  add_blackwell_kernel_options(*app, options->kernel, options->arch, options->head_dim);
   app->add_option("--p-scale", options->p_scale, "constant, amax or row_max")
       ->capture_default_str();
   app->add_flag("--leak-free", options->leak_free, "No scale is shared by two tokens");

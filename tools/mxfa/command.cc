@@ -38,6 +38,15 @@ const CLI::Validator kFileName(
     },
     "", "file name");
 
+void add_blackwell_kernel_options(CLI::App& app, std::string& kernel, std::string& arch,
+                                  int& head_dim) {
+  app.add_option("kernel", kernel, "forward")->required()->check(CLI::IsMember({"forward"}));
+  app.add_option("--arch", arch, "sm_100a or sm_103a")->capture_default_str();
+  app.add_option("--head-dim", head_dim, "64 or 128")
+      ->check(CLI::IsMember({64, 128}))
+      ->capture_default_str();
+}
+
 void add_json_option(CLI::App& app, std::string& path) {
   app.add_option("--json", path, "Write the result as JSON records to FILE")
       ->type_name("FILE")

@@ -33,6 +33,10 @@ Command add_module(CLI::App& root);
 Command add_tmem(CLI::App& root);
 Command add_budget(CLI::App& root);
 
+/// `kernel`, --arch and --head-dim of the commands about one Blackwell kernel.
+void add_blackwell_kernel_options(CLI::App& app, std::string& kernel, std::string& arch,
+                                  int& head_dim);
+
 /// Adds `--json FILE`.
 void add_json_option(CLI::App& app, std::string& path);
 

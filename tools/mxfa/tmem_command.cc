@@ -119,13 +119,7 @@ Command add_tmem(CLI::App& root) {
       "  mxfa tmem forward\n"
       "  mxfa tmem forward --arch sm_103a --svg tmem.svg --json tmem.json");
   const auto options = std::make_shared<TmemOptions>();
-  app->add_option("kernel", options->kernel, "forward")
-      ->required()
-      ->check(CLI::IsMember({"forward"}));
-  app->add_option("--arch", options->arch, "sm_100a or sm_103a")->capture_default_str();
-  app->add_option("--head-dim", options->head_dim, "64 or 128")
-      ->check(CLI::IsMember({64, 128}))
-      ->capture_default_str();
+  add_blackwell_kernel_options(*app, options->kernel, options->arch, options->head_dim);
   app->add_option("--svg", options->svg, "Write the picture")->check(kFileName);
   add_json_option(*app, options->json);
   return {app, [options] { return run_tmem(*options); }};

@@ -3,6 +3,7 @@
 #include "dispatch/gpu/architectures.h"
 #include "dispatch/gpu/behind.h"
 #include "dispatch/gpu/device_memory.h"
+#include "dispatch/gpu/phases.h"
 #include "dispatch/refuse.h"
 #include "dispatch/validate.h"
 
@@ -55,7 +56,7 @@ const BackwardKernels& kernels_of(const BackwardProblem& problem) {
     unsupported("device", "an architecture that has attention::backward (sm_90a)", own.arch);
   }
   if (options.p_scale != attention::PScale::kConstant) {
-    unsupported("p_scale", "constant but on Blackwell", "block scales");
+    refuse_block_scales();
   }
   own.backward->check(problem);
   return *own.backward;
@@ -76,21 +77,14 @@ std::int64_t device_backward_workspace_bytes(const attention::BackwardArgs& args
                                              const attention::Options& options) {
   const driver::CurrentDevice current(options.device->state().device);
   const BackwardProblem problem = make_problem(args, options);
-  return with_offsets_bytes(problem, kernels_of(problem).workspace_bytes(problem));
+  return workspace_bytes(problem, kernels_of(problem));
 }
 
 void device_backward(const attention::BackwardArgs& args, const attention::Options& options,
                      std::span<std::byte> workspace, const Phases& phases) {
   const driver::CurrentDevice current(options.device->state().device);
   BackwardProblem problem = make_problem(args, options);
-  const BackwardKernels& kernels = kernels_of(problem);
-  const std::int64_t bytes = kernels.workspace_bytes(problem);
-  check_workspace(problem, workspace, with_offsets_bytes(problem, bytes));
-  narrow_offsets(problem, workspace.data(), bytes, phases.prepare);
-  if (phases.prepare) kernels.prepare(problem, workspace.data());
-  if (!phases.attend) return;
-  kernels.attend(problem, workspace.data());
-  clear_behind(problem);
+  run_phases(problem, kernels_of(problem), workspace, phases, clear_behind);
 }
 
 }  // namespace mxfa::dispatch

@@ -2,7 +2,7 @@
 #include "dispatch/device_calls.h"
 #include "dispatch/gpu/architectures.h"
 #include "dispatch/gpu/behind.h"
-#include "dispatch/refuse.h"
+#include "dispatch/gpu/phases.h"
 
 namespace mxfa::dispatch {
 namespace {
@@ -28,7 +28,7 @@ const ForwardKernels& kernels_of(const ForwardProblem& problem) {
   const ForwardKernels& kernels =
       options.exact ? kExactForward : expect_architecture(options, "attention").forward;
   if (options.p_scale != attention::PScale::kConstant && &kernels != &kSm100Forward) {
-    unsupported("p_scale", "constant but on Blackwell", "block scales");
+    refuse_block_scales();
   }
   kernels.check(problem);
   return kernels;
@@ -51,21 +51,14 @@ std::int64_t device_forward_workspace_bytes(const attention::ForwardArgs& args,
                                             const attention::Options& options) {
   const driver::CurrentDevice current(options.device->state().device);
   const ForwardProblem problem = make_problem(args, options);
-  return with_offsets_bytes(problem, kernels_of(problem).workspace_bytes(problem));
+  return workspace_bytes(problem, kernels_of(problem));
 }
 
 void device_forward(const attention::ForwardArgs& args, const attention::Options& options,
                     std::span<std::byte> workspace, const Phases& phases) {
   const driver::CurrentDevice current(options.device->state().device);
   ForwardProblem problem = make_problem(args, options);
-  const ForwardKernels& kernels = kernels_of(problem);
-  const std::int64_t bytes = kernels.workspace_bytes(problem);
-  check_workspace(problem, workspace, with_offsets_bytes(problem, bytes));
-  narrow_offsets(problem, workspace.data(), bytes, phases.prepare);
-  if (phases.prepare) kernels.prepare(problem, workspace.data());
-  if (!phases.attend) return;
-  kernels.attend(problem, workspace.data());
-  clear_behind(problem);
+  run_phases(problem, kernels_of(problem), workspace, phases, clear_behind);
 }
 
 }  // namespace mxfa::dispatch

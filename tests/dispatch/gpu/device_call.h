@@ -81,6 +81,20 @@ struct CallCase {
   }
 };
 
+/// Shapes that the tests of both passes take.
+inline CallCase jagged() {
+  CallCase c{
+      .cu_seqlens_q = {0, 5, 5, 70}, .cu_seqlens_k = {0, 40, 60, 200}, .batch = 3, .slack_rows = 3};
+  c.options.causal = true;
+  return c;
+}
+inline CallCase dense() { return {.batch = 2, .seqlen_q = 20, .seqlen_k = 70, .head_dim = 40}; }
+inline CallCase broadcast() {
+  CallCase c{.cu_seqlens_k = {0, 30, 30, 100}, .batch = 3, .seqlen_q = 17, .num_heads_kv = 2};
+  c.options.broadcast_q = true;
+  return c;
+}
+
 /// N(0, 1) in BF16.
 inline std::vector<std::uint16_t> normal_bf16(std::int64_t count, std::uint64_t seed) {
   Rng rng(seed);

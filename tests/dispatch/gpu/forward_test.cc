@@ -40,19 +40,6 @@ void expect_equal(const CallResults& got, const CallResults& want, const std::st
   EXPECT_TRUE(bitwise_equal(got.row_max, want.row_max, {.label = label + ": row_max"}));
 }
 
-CallCase jagged() {
-  CallCase c{
-      .cu_seqlens_q = {0, 5, 5, 70}, .cu_seqlens_k = {0, 40, 60, 200}, .batch = 3, .slack_rows = 3};
-  c.options.causal = true;
-  return c;
-}
-CallCase dense() { return {.batch = 2, .seqlen_q = 20, .seqlen_k = 70, .head_dim = 40}; }
-CallCase broadcast() {
-  CallCase c{.cu_seqlens_k = {0, 30, 30, 100}, .batch = 3, .seqlen_q = 17, .num_heads_kv = 2};
-  c.options.broadcast_q = true;
-  return c;
-}
-
 TEST(GpuForward, JaggedAsOnTheCpu) {
   const CallCase c = jagged();
   DeviceCall call(c);
