@@ -118,7 +118,7 @@ void append(std::vector<std::byte>& out, const TypeInfo& type, std::uint64_t bit
 }
 
 std::vector<std::byte> read_file(const ArgumentSpec& spec) {
-  const std::string text = read_text(spec.value.substr(1), spec.text);
+  const std::string text = read_text(spec.value.substr(1), spec.text, spec.bytes());
   if (text.size() != spec.bytes()) {
     fail(spec.text, fmt::format("expected a file of {} bytes, got {}", spec.bytes(), text.size()));
   }

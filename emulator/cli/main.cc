@@ -37,6 +37,14 @@ CLI::Validator whole_number(std::uint64_t min, std::uint64_t max) {
           ""};
 }
 
+/// A flag without a value is "true".
+const CLI::Validator kSwitch{[](std::string& text) -> std::string {
+                               if (text == "true" || text == "false") return {};
+                               return fmt::format("expected no value, or true or false, got '{}'",
+                                                  text);
+                             },
+                             ""};
+
 struct TraceOptions {
   RunOptions run;
   TraceReport report;
@@ -46,11 +54,12 @@ struct TraceOptions {
   std::string svg;
 };
 
-ExitStatus run_seeds(Session& session, const RunOptions& options) {
+/// `seed`: of the last launch.
+ExitStatus run_seeds(Session& session, const RunOptions& options, std::uint64_t& seed) {
   std::uint64_t first_checksum = 0;
   for (std::uint64_t i = 0; i < options.seeds; ++i) {
     LaunchOptions launch = options.launch;
-    launch.seed = options.seed + i;
+    launch.seed = seed = options.seed + i;
     const auto start = std::chrono::steady_clock::now();
     const LaunchStats stats = session.launch(session.module(), launch);
     const double seconds =
@@ -77,7 +86,8 @@ ExitStatus run_seeds(Session& session, const RunOptions& options) {
 ExitStatus run_command(RunOptions& options) {
   Session session(options);
   session.check_outputs({});
-  return run_seeds(session, options);
+  std::uint64_t seed = 0;
+  return run_seeds(session, options, seed);
 }
 
 // "producer=16" or "consumer=0-15".
@@ -98,12 +108,18 @@ TraceRole parse_role(const std::string& text) {
 }
 
 // What could be found only after the launch.
-void check_trace(const TraceOptions& options, const Session& session) {
+void check_trace(const TraceOptions& options, const std::vector<TraceRole>& roles,
+                 const Session& session) {
   core::expect(!options.json.empty() || !options.svg.empty(), "trace",
                "--json FILE, --svg FILE or both", "neither");
   core::expect(options.block < session.blocks(), "--show-block",
                fmt::format("a block of the grid, 0 to {}", session.blocks() - 1),
                std::to_string(options.block));
+  for (const TraceRole& role : roles) {
+    core::expect(role.last < session.warps(), "--role " + role.name,
+                 fmt::format("warps of a block, 0 to {}", session.warps() - 1),
+                 std::to_string(role.last));
+  }
   session.check_outputs({{"--json", options.json}, {"--svg", options.svg}});
 }
 
@@ -112,13 +128,14 @@ ExitStatus trace_command(TraceOptions& options) {
   std::vector<TraceRole> roles;
   for (const std::string& role : options.roles) roles.push_back(parse_role(role));
   Session session(options.run);
-  check_trace(options, session);
+  check_trace(options, roles, session);
   options.report.max_blocks = options.block + 1;
   options.run.launch.trace = &options.report;
   std::exception_ptr fault;
   ExitStatus status = kDone;
+  std::uint64_t seed = 0;
   try {
-    status = run_seeds(session, options.run);
+    status = run_seeds(session, options.run, seed);
   } catch (const PtxError&) {
     fault = std::current_exception();
   }
@@ -128,6 +145,7 @@ ExitStatus trace_command(TraceOptions& options) {
   if (roles.empty()) roles = guess_roles(options.report);
   write(options.json, chrome_json(options.report));
   write(options.svg, timeline_svg(options.report, roles, options.block));
+  if (options.run.seeds > 1) fmt::print("the trace is of seed {}\n", seed);
   if (fault) std::rethrow_exception(fault);
   return status;
 }
@@ -135,7 +153,8 @@ ExitStatus trace_command(TraceOptions& options) {
 ExitStatus lint_command(const std::vector<std::string>& paths) {
   ExitStatus status = kDone;
   for (const std::string& path : paths) {
-    for (const LintFinding& finding : lint(read_text(path, path), path)) {
+    const std::string text = read_text(path, "lint");
+    for (const LintFinding& finding : bad_input_of([&] { return lint(text, path); })) {
       fmt::print("{}:{}: {}: '{}'\n", path, finding.line, finding.reason, finding.opcode);
       status = kCheckFailed;
     }
@@ -153,7 +172,8 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("--threads", options.launch.threads, "host threads")
       ->transform(whole_number(1, 1024));
   app.add_flag("--perturb", options.launch.perturb,
-               "approximate functions are off by up to the ISA's bound; seeds may then differ");
+               "approximate functions are off by up to the ISA's bound; seeds may then differ")
+      ->check(kSwitch);
 }
 
 struct Commands {
@@ -261,11 +281,13 @@ void add_launch_options(CLI::App& app, RunOptions& options) {
   app.add_option("--resident", options.launch.resident_clusters, "clusters interleaved on a thread")
       ->transform(whole_number(1, 4096));
   app.add_flag("--strict", options.launch.strict,
-               "what practice relies on although the ISA does not promise it is an error");
-  app.add_flag("--keep-diverged", options.keep_diverged,
-               "join diverged lanes only where they must");
+               "what practice relies on although the ISA does not promise it is an error")
+      ->check(kSwitch);
+  app.add_flag("--keep-diverged", options.keep_diverged, "join diverged lanes only where they must")
+      ->check(kSwitch);
   app.add_flag("--allow-uninitialised", options.allow_uninitialised,
-               "reads of bytes that nobody wrote are no errors");
+               "reads of bytes that nobody wrote are no errors")
+      ->check(kSwitch);
 }
 
 }  // namespace mxfa::emu::cli

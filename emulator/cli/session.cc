@@ -33,20 +33,9 @@ void pad(std::vector<std::byte>& bytes, std::size_t alignment) {
   bytes.resize((bytes.size() + alignment - 1) / alignment * alignment);
 }
 
-// A text that is not PTX is bad input, not a program that does wrong.
-std::unique_ptr<const Module> load(const std::string& ptx, const std::string& path,
-                                   GlobalMemory& memory) {
-  try {
-    return std::make_unique<const Module>(ptx, path, memory);
-  } catch (const PtxError& error) {
-    fail(error.what());
-  }
-}
-
 }  // namespace
 
-Session::Session(RunOptions& options)
-    : options_(options), ptx_(read_text(options.path, options.path)) {
+Session::Session(RunOptions& options) : options_(options), ptx_(read_text(options.path, "file")) {
   config_.grid = parse_dim3(options.grid, "--grid");
   config_.block = parse_dim3(options.block, "--block");
   if (!options.cluster.empty()) config_.cluster = parse_dim3(options.cluster, "--cluster");
@@ -71,26 +60,28 @@ Session::Session(RunOptions& options)
   expected_ = parse_references(options.expected, "--expect");
   for (Reference& reference : expected_) {
     const std::string file = reference.value;
-    reference.value = read_text(file, "--expect");
     const std::uint64_t bytes = reference.buffer->spec.bytes();
+    reference.value = read_text(file, "--expect", bytes);
     if (reference.value.size() == bytes) continue;
     fail(fmt::format("--expect: expected a file of {} bytes, '{}' has {}", bytes, file,
                      reference.value.size()));
   }
-  module_ = load(ptx_, options.path, memory_);
-  const std::vector<std::string> entries = module_->entries();
-  if (options.entry.empty() && entries.size() == 1) options.entry = entries[0];
-  if (std::ranges::find(entries, options.entry) == entries.end()) {
-    fail(fmt::format("--entry: expected one of {}, got '{}'", fmt::join(entries, ", "),
-                     options.entry));
-  }
+  module_ =
+      bad_input_of([&] { return std::make_unique<const Module>(ptx_, options.path, memory_); });
+  choose_entry(options);
   allocate();
-  try {
+  bad_input_of([&] {
     check_arguments(module_->entry(options.entry));
     module_->check_launch(options.entry, config_);
-  } catch (const PtxError& error) {
-    fail(error.what());
-  }
+  });
+}
+
+void Session::choose_entry(RunOptions& options) const {
+  const std::vector<std::string> entries = module_->entries();
+  core::expect(!entries.empty(), options.path, "a kernel (.entry)", "a text without any");
+  if (options.entry.empty() && entries.size() == 1) options.entry = entries[0];
+  core::expect(std::ranges::find(entries, options.entry) != entries.end(), "--entry",
+               fmt::format("one of {}", fmt::join(entries, ", ")), "'" + options.entry + "'");
 }
 
 Session::~Session() { free_buffers(); }
@@ -127,6 +118,10 @@ void Session::check_outputs(const std::map<std::string, std::string>& file_of_op
 
 std::uint64_t Session::blocks() const {
   return std::uint64_t{config_.grid[0]} * config_.grid[1] * config_.grid[2];
+}
+
+std::uint64_t Session::warps() const {
+  return (std::uint64_t{config_.block[0]} * config_.block[1] * config_.block[2] + 31) / 32;
 }
 
 // Each buffer is there twice: as it is, and as it was before the launch.

@@ -31,6 +31,16 @@ struct RunOptions {
   bool allow_uninitialised = false;
 };
 
+/// What `visit` returns. A text that is not PTX is bad input, not a program that does wrong.
+template <class Visit>
+auto bad_input_of(const Visit& visit) {
+  try {
+    return visit();
+  } catch (const PtxError& error) {
+    throw Error(ErrorKind::kInvalidArgument, error.what());
+  }
+}
+
 /// A kernel with its arguments, to be launched again and again, each time on fresh buffers.
 class Session {
  public:
@@ -51,6 +61,7 @@ class Session {
   /// something else: that shows before the work.
   void check_outputs(const std::map<std::string, std::string>& file_of_option) const;
   std::uint64_t blocks() const;  ///< of the grid
+  std::uint64_t warps() const;   ///< of a block
   /// Of all buffers after the last launch: FNV-1a.
   std::uint64_t checksum() const;
   /// Whether they hold what --expect says.
@@ -69,6 +80,7 @@ class Session {
     std::string value;  ///< file name, or its bytes
   };
 
+  void choose_entry(RunOptions& options) const;
   void add_buffer(const std::string& name, const ArgumentSpec& spec);
   void check_memory(const ArgumentSpec& next) const;
   const Buffer& find_buffer(const std::string& name, const std::string& text) const;

@@ -51,10 +51,19 @@ std::array<std::uint32_t, 3> parse_dim3(const std::string& text, const std::stri
   }
 }
 
-std::string read_text(const std::string& path, const std::string& what) {
+// A pipe or a device may never end: those are refused before they are opened.
+std::string read_text(const std::string& path, const std::string& what, std::uint64_t max_bytes) {
+  namespace fs = std::filesystem;
+  core::expect(!path.empty(), what, "the name of a file", "''");
   std::error_code error;
-  const bool folder = std::filesystem::is_directory(path, error);
-  core::expect(!folder, what, "a file", "a folder");
+  const fs::file_status status = fs::status(path, error);
+  core::expect(!fs::is_directory(status), what, "a file", fmt::format("'{}', a folder", path));
+  core::expect(!fs::exists(status) || fs::is_regular_file(status), what, "a regular file",
+               fmt::format("'{}', a pipe or a device", path));
+  const std::uint64_t bytes = fs::file_size(path, error);
+  core::expect(error || bytes <= max_bytes, what,
+               fmt::format("a file of {} bytes at most", max_bytes),
+               fmt::format("'{}' of {}", path, bytes));
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file) throw Error(ErrorKind::kIo, fmt::format("{}: cannot read '{}'", what, path));

@@ -28,8 +28,10 @@ T parse_whole(const std::string& what, const std::string& number,
 /// "4", "4,2" or "4,2,1": none is zero.
 std::array<std::uint32_t, 3> parse_dim3(const std::string& text, const std::string& option);
 
-/// `what`: names the file in errors, as it was asked for.
-std::string read_text(const std::string& path, const std::string& what);
+inline constexpr std::uint64_t kMaxTextBytes = std::uint64_t{1} << 30;
+/// A regular file of at most `max_bytes`. `what`: names it in errors, as it was asked for.
+std::string read_text(const std::string& path, const std::string& what,
+                      std::uint64_t max_bytes = kMaxTextBytes);
 
 /// The words of a command line with each word @FILE replaced by the words in that file: separated
 /// by white space, '...' and "..." hold words together, # begins a comment. `files` gets their

@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -158,6 +160,8 @@ TEST_F(Ptxemu, BadInputIsRefusedByName) {
   write("k.ptx", kStructKernel);
   write("bad.ptx", ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k( {\n");
   write("open.args", "--arg 's32=1\n");
+  write("empty.ptx", ".version 9.0\n.target sm_90a\n.address_size 64\n");
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   const std::string k = path("k.ptx");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{k}, "k takes 1 arguments, got 0"},
@@ -169,7 +173,7 @@ TEST_F(Ptxemu, BadInputIsRefusedByName) {
       {{k, "--arg", "f32=1e99"}, "expected a number of -3.40282347e+38 to 3.40282347e+38"},
       {{k, "--arg", "e4m3=449"}, "expected a number of -448 to 448, got '449'"},
       {{k, "--arg", "e8m0=3"}, "expected a power of two"},
-      {{k, "--arg", "u8:4=" + file_words("")}, "expected a file, got a folder"},
+      {{k, "--arg", "u8:4=" + file_words("")}, "expected a file, got '"},
       {{k, "--arg", "f64:4294967296=zeros", "--arg", "f64:4294967296=out"}, "on this machine"},
       {{k, "--arg", "s33=1"}, "unknown type 's33'"},
       {{k, "--arg", "f32:0=out"}, "expected a whole number of 1 to 4294967296, got '0'"},
@@ -206,8 +210,18 @@ TEST_F(Ptxemu, BadInputIsRefusedByName) {
       {{path("none.ptx")}, "cannot read"},
       {{k, file_words("open.args")}, "a quotation is not closed"},
       {{k, file_words("no.args")}, "cannot read"},
-      {{k, file_words("")}, "expected a file, got a folder"},
-      {{path("")}, "expected a file, got a folder"},
+      {{k, file_words("")}, "@" + path("") + ": expected a file, got '" + path("")},
+      {{path("")}, "file: expected a file, got '" + path("") + "', a folder"},
+      {{"/dev/zero"}, "expected a regular file, got '/dev/zero', a pipe or a device"},
+      {{path("pipe")}, "expected a regular file, got '" + path("pipe") + "', a pipe or a device"},
+      {{k, "--arg", "u8:4=@" + path("pipe")},
+       "--arg u8:4=@" + path("pipe") + ": expected a regular"},
+      {{k, "--arg", "u8:4=@" + k}, "expected a file of 4 bytes at most, got '" + k + "' of "},
+      {{""}, "file: expected the name of a file, got ''"},
+      {{k, "--arg", ""}, "--arg : expected TYPE=VALUE"},
+      {{k, "--grid", ""}, "--grid : expected a whole number"},
+      {{k, "--strict=maybe"}, "--strict: expected no value, or true or false, got 'maybe'"},
+      {{path("empty.ptx")}, "empty.ptx: expected a kernel (.entry), got a text without any"},
   };
   for (const auto& [arguments, want] : cases) {
     for (const char* command : {"check", "mutate"}) {
@@ -244,6 +258,7 @@ TEST_F(Ptxemu, OutputsAreCheckedBeforeTheWork) {
       {{"trace", "--json", json, "--svg", json}, "--svg: expected a file of its own"},
       {{"trace", "--json", json, "--show-block", "1"}, "expected a block of the grid, 0 to 0"},
       {{"trace", "--json", json, "--role", "x=3-1"}, "--role x=3-1: expected a whole number of 3"},
+      {{"trace", "--json", json, "--role", "x=0-1"}, "--role x: expected warps of a block, 0 to 0"},
       {{"run", "--out", buffer_file("o", "no/such/folder")}, "--out o="},
       {{"run", "--out", buffer_file("o", "k.ptx")}, "which is also for the PTX"},
       {{"run", "--out", buffer_file("o", "t"), "--out", buffer_file("o", "./t")}, "also for --out"},
@@ -254,6 +269,38 @@ TEST_F(Ptxemu, OutputsAreCheckedBeforeTheWork) {
     std::vector<std::string> all{arguments};
     all.insert(all.begin() + 1, launch.begin(), launch.end());
     expect_refused(all, want);
+  }
+}
+
+TEST_F(Ptxemu, LintTellsFindingsFromBadInput) {
+  write("k.ptx", kStructKernel);
+  write("odd.ptx",
+        std::string(kStructKernel).replace(std::string(kStructKernel).find("mul"), 3, "mull"));
+  write("not.ptx", "kernel");
+  EXPECT_EQ(run({"lint", path("k.ptx")}).status, 0);
+  EXPECT_EQ(run({"lint", path("odd.ptx")}).status, 1);
+  for (const char* name : {"not.ptx", "none.ptx", ""}) expect_refused({"lint", path(name)}, name);
+  expect_refused({"lint", "/dev/zero"}, "lint: expected a regular file, got '/dev/zero'");
+}
+
+TEST_F(Ptxemu, ATraceOfSeveralSeedsSaysWhich) {
+  write("k.ptx", kStructKernel);
+  const Outcome outcome = run({"trace", path("k.ptx"), "--block", "1", "--buffer", "o=f32:1=out",
+                               "--arg", "struct={ptr=o; s32=1; f32=1}", "--json", path("t.json"),
+                               "--seed", "4", "--seeds", "3"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "the trace is of seed 6\n")) << outcome.out;
+}
+
+TEST_F(Ptxemu, LostOutputIsAnError) {
+  write("k.ptx", kStructKernel);
+  for (const std::string& words :
+       {std::string("--help"), std::string("run --help"), "lint " + path("k.ptx") + " --help"}) {
+    const std::string command =
+        std::string(MXFA_PROGRAM) + " " + words + " > /dev/full 2> '" + path("err") + "'";
+    const int status = std::system(command.c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 2) << words;
+    EXPECT_EQ(file_text(path("err")), "ptxemu: standard output: cannot write\n") << words;
   }
 }
 
