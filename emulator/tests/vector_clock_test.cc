@@ -189,10 +189,9 @@ class ShadowMemory : public WarpClocks, protected ConflictSink {
   /// Returns how many conflicts it finds.
   std::size_t touch(const WarpClock& warp, bool write, std::uint8_t units = 0xF,
                     std::uint8_t flags = 0, std::uint32_t lane = 0) {
-    MemoryAccessor by(warp.group_of(lane).knowledge, tables_, Space::kShared, false);
-    by.warp = &warp;
+    MemoryAccessor by(warp.group_of(lane).knowledge, tables_, Space::kShared, warp);
     Shadow::Touch touch{by, {}, write, 64};
-    touch.record.cluster = by.warp->group_of(lane).knowledge.known.home();
+    touch.record.cluster = warp.group_of(lane).knowledge.known.home();
     touch.record.clock = warp.now();
     touch.record.agent = warp.threads();
     touch.record.units = units;

@@ -18,9 +18,9 @@ class ThreadAccessCheck {
         access_(access),
         own_(checker.state(access.warp.cta().cluster)),
         lanes_(group.mask & access.mask),
-        by_(group.knowledge, checker.agents_, Space::kShared, false),
-        touch_{by_, {}, false, 0} {
-    by_.warp = &warp.clock;
+        by_(group.knowledge, checker.agents_, Space::kShared, warp.clock),
+        touch_{by_, {}, access.access != exec::Access::kRead, 0},
+        unit_log2_(access.bytes < 4 ? 0 : 2) {
     AccessRecord& record = touch_.record;
     record.cluster = own_.index;
     record.clock = warp.clock.now();
@@ -33,25 +33,39 @@ class ThreadAccessCheck {
     }
   }
 
+  // Lanes that touch the same bytes form a set; the others are packed by granule.
   void run() {
-    for (std::uint32_t rest = lanes_; rest != 0; rest &= rest - 1) {
+    if (run_dense()) return;
+    if (!place_together()) place_apart();
+    const bool ascending = is_ascending();
+    for (std::uint32_t rest = lanes_; rest != 0;) {
       const int lane = std::countr_zero(rest);
-      places_[lane] = place_of(pointer(lane));
+      rest &= rest - 1;
+      if (ranks_[lane] == kNone) continue;
+      std::uint32_t same = 1u << lane;
+      if (!ascending) {
+        for (std::uint32_t others = rest; others != 0; others &= others - 1) {
+          const int other = std::countr_zero(others);
+          if (addresses_[other] == addresses_[lane] && ranks_[other] == ranks_[lane]) {
+            same |= 1u << other;
+          }
+        }
+        rest &= ~same;
+      }
+      add(lane, same, same == 1u << lane);
     }
-    if (access_.access != exec::Access::kRead) {
-      pass(true);
-    } else {
-      pass(false);
-    }
+    flush();
   }
 
  private:
-  struct Place {
-    std::uint64_t address = 0;  ///< offset in shared memory, or global
-    std::int32_t rank = kNone;  ///< block of shared memory, kGlobal, or not of interest
-  };
   static constexpr std::int32_t kGlobal = -1;
   static constexpr std::int32_t kNone = -2;
+  static constexpr std::int32_t kUnknown = -3;
+
+  template <class Visit>
+  void for_lanes(const Visit& visit) const {
+    for (std::uint32_t rest = lanes_; rest != 0; rest &= rest - 1) visit(std::countr_zero(rest));
+  }
 
   const std::byte* pointer(int lane) const {
     const exec::LanePointers& at = access_.at;
@@ -59,77 +73,144 @@ class ThreadAccessCheck {
                          : at.lane[lane];
   }
 
-  Place place_of(const std::byte* pointer) {
+  std::uint64_t own_smem() const {
+    return reinterpret_cast<std::uint64_t>(access_.warp.cta().smem.data());
+  }
+
+  // Of everything from `low` to `high`: the block's own shared memory, or the buffer that the warp
+  // used last. kUnknown: neither.
+  std::int32_t rank_of(std::uint64_t low, std::uint64_t high) const {
     exec::Cta& cta = access_.warp.cta();
-    const auto offset_in = [&](exec::Cta& block) {
-      return static_cast<std::uint64_t>(pointer - block.smem.data());
-    };
-    if (offset_in(cta) < cta.smem.size()) {
-      return {offset_in(cta), static_cast<std::int32_t>(cta.rank)};
+    if (low >= own_smem() && high - own_smem() < cta.smem.size()) {
+      return static_cast<std::int32_t>(cta.rank);
     }
-    if (own_.blocks.size() > 1) {
-      for (const auto& block : cta.cluster.ctas) {
-        if (offset_in(*block) < block->smem.size()) {
-          return {offset_in(*block), static_cast<std::int32_t>(block->rank)};
-        }
-      }
+    const mem::Region* region = access_.warp.last_region;
+    if (region == nullptr || !region->contains(low, 1) || !region->contains(high, 1)) {
+      return kUnknown;
     }
-    if (access_.warp.is_local(pointer)) return {};
+    return region->writable ? kGlobal : kNone;
+  }
+
+  // All lanes, one behind the other from the start of a granule: each granule at once. False where
+  // it is not so.
+  bool run_dense() {
+    const std::uint32_t bytes = access_.bytes;
+    if (!access_.at.contiguous || lanes_ != exec::kFullMask) return false;
+    if (bytes != 4 && bytes != 8 && bytes != 16) return false;
+    const auto low = reinterpret_cast<std::uint64_t>(access_.at.lane[0]);
+    const std::uint64_t size = std::uint64_t{kLanes} * bytes;
+    const std::int32_t rank = rank_of(low, low + size - 1);
+    const std::uint64_t begin = low - (rank >= 0 ? own_smem() : 0);
+    if (rank == kUnknown || begin % 16 != 0) return false;
+    if (rank == kNone) return true;
+    enter(rank);
+    const std::uint32_t lanes = 16 / bytes;  // of a granule
+    std::uint32_t code = 0;
+    for (std::uint32_t lane = 0; lane < lanes; ++lane) {
+      code |= lane_code(lane, ((1u << bytes / 4) - 1) << lane * bytes / 4);
+    }
+    for (std::uint64_t at = 0; at < size; at += 16) {
+      begin_ = begin + at;
+      units_ = 0xF;
+      code_ = code;
+      flush();
+      code += lane_code(lanes, 0xF);
+    }
+    return true;
+  }
+
+  bool place_together() {
+    std::uint64_t low = UINT64_MAX;
+    std::uint64_t high = 0;
+    for_lanes([&](int lane) {
+      const auto address = reinterpret_cast<std::uint64_t>(pointer(lane));
+      addresses_[lane] = address;
+      low = std::min(low, address);
+      high = std::max(high, address);
+    });
+    const std::int32_t rank = rank_of(low, high);
+    if (rank == kUnknown) return false;
+    const std::uint64_t base = rank >= 0 ? own_smem() : 0;
+    for_lanes([&](int lane) {
+      addresses_[lane] -= base;
+      ranks_[lane] = rank;
+    });
+    return true;
+  }
+
+  void place_apart() {
+    for_lanes([&](int lane) { place(lane, pointer(lane)); });
+  }
+
+  void place(int lane, const std::byte* pointer) {
+    exec::Cta& cta = access_.warp.cta();
+    for (const auto& block : cta.cluster.ctas) {
+      const auto offset = static_cast<std::uint64_t>(pointer - block->smem.data());
+      if (offset >= block->smem.size()) continue;
+      addresses_[lane] = offset;
+      ranks_[lane] = static_cast<std::int32_t>(block->rank);
+      return;
+    }
+    ranks_[lane] = kNone;
+    if (access_.warp.is_local(pointer)) return;
     const auto address = reinterpret_cast<std::uint64_t>(pointer);
     const mem::Region* region = access_.warp.last_region;
     if (region == nullptr || !region->contains(address, 1)) {
       region = mem::find_region(*checker_.launch_.memory, address);
     }
-    return region != nullptr && region->writable ? Place{address, kGlobal} : Place{};
+    if (region == nullptr || !region->writable) return;
+    addresses_[lane] = address;
+    ranks_[lane] = kGlobal;
   }
 
-  // Lanes that touch the same bytes form a set; the others are packed by granule.
-  void pass(bool write) {
-    touch_.write = write;
-    for (std::uint32_t rest = lanes_; rest != 0;) {
-      const int lane = std::countr_zero(rest);
-      rest &= rest - 1;
-      const Place& place = places_[lane];
-      if (place.rank == kNone) continue;
-      std::uint32_t same = 1u << lane;
-      for (std::uint32_t others = rest; others != 0; others &= others - 1) {
-        const int other = std::countr_zero(others);
-        if (places_[other].address == place.address && places_[other].rank == place.rank) {
-          same |= 1u << other;
-        }
-      }
-      rest &= ~same;
-      add(place, lane, same);
-    }
-    flush();
+  // Each lane behind the one before it: no two touch the same bytes.
+  bool is_ascending() const {
+    std::uint64_t next = 0;
+    bool ascending = true;
+    for_lanes([&](int lane) {
+      ascending &= addresses_[lane] >= next;
+      next = addresses_[lane] + access_.bytes;
+    });
+    return ascending;
   }
 
-  void add(const Place& place, int lane, std::uint32_t same) {
-    const std::uint32_t unit = access_.bytes < 4 ? 1 : 4;
-    const std::uint64_t end = place.address + access_.bytes;
-    for (std::uint64_t at = place.address; at < end;) {
-      const std::uint64_t line = 4 * unit;
-      const std::uint64_t begin = at / line * line;
-      const std::uint64_t next = std::min(begin + line, end);
-      const auto first = static_cast<std::uint32_t>((at - begin) / unit);
-      const auto count = static_cast<std::uint32_t>((next - at) / unit);
+  // Four units, of four bytes each or of one, have one record.
+  void add(int lane, std::uint32_t same, bool alone) {
+    const std::uint64_t end = addresses_[lane] + access_.bytes;
+    const std::uint32_t line_log2 = unit_log2_ + 2;
+    for (std::uint64_t at = addresses_[lane]; at < end;) {
+      const std::uint64_t begin = at >> line_log2 << line_log2;
+      const std::uint64_t next = std::min(begin + (1u << line_log2), end);
+      const auto first = static_cast<std::uint32_t>((at - begin) >> unit_log2_);
+      const auto count = static_cast<std::uint32_t>((next - at) >> unit_log2_);
       const auto units = static_cast<std::uint8_t>(((1u << count) - 1) << first);
-      const bool fits = begin == begin_ && place.rank == rank_ && unit == unit_ &&
-                        (units_ & units) == 0 && std::has_single_bit(same) && set_ == 0;
+      const bool fits =
+          begin == begin_ && ranks_[lane] == rank_ && (units_ & units) == 0 && alone && set_ == 0;
       if (!fits) {
         flush();
         begin_ = begin;
-        rank_ = place.rank;
-        unit_ = unit;
+        if (ranks_[lane] != rank_) enter(ranks_[lane]);
       }
       units_ |= units;
-      if (std::has_single_bit(same)) {
+      if (alone) {
         code_ |= lane_code(static_cast<std::uint32_t>(lane), units);
       } else {
         set_ = same;
       }
       at = next;
     }
+  }
+
+  // What follows is in the shared memory of this block, or global.
+  void enter(std::int32_t rank) {
+    rank_ = rank;
+    by_.space = rank == kGlobal ? Space::kGlobal : Space::kShared;
+    checker_.space_ = by_.space;
+    smem_ = nullptr;
+    if (rank == kGlobal) return;
+    checker_.conflict_cluster_ = own_.index;
+    checker_.conflict_rank_ = static_cast<std::uint32_t>(rank);
+    smem_ = &own_.blocks[static_cast<std::size_t>(rank)].smem;
   }
 
   void flush() {
@@ -140,20 +221,12 @@ class ThreadAccessCheck {
     record.flags = static_cast<std::uint8_t>((record.flags & ~AccessRecord::kLaneSet) |
                                              (set_ != 0 ? AccessRecord::kLaneSet : 0));
     touch_.address = begin_ & ~std::uint64_t{15};
-    by_.space = rank_ == kGlobal ? Space::kGlobal : Space::kShared;
-    checker_.space_ = by_.space;
-    if (rank_ != kGlobal) {
-      checker_.conflict_cluster_ = own_.index;
-      checker_.conflict_rank_ = static_cast<std::uint32_t>(rank_);
-    }
-    Granule& granule = rank_ == kGlobal
-                           ? checker_.global_.at(begin_)
-                           : own_.blocks[static_cast<std::size_t>(rank_)].smem.at(begin_);
+    Granule& granule = smem_ != nullptr ? smem_->at(begin_) : checker_.global_.at(begin_);
     if (touch_.write && set_ != 0 && !record.has(AccessRecord::kStrong)) {
       checker_.same_address(record);
     }
-    if (rank_ == kGlobal && checker_.grids_matter()) touch_grid();
-    if (unit_ == 4) {
+    if (smem_ == nullptr && checker_.grids_matter()) touch_grid();
+    if (unit_log2_ != 0) {
       checker_.shadow_.touch(granule, touch_);
     } else {
       checker_.shadow_.touch_bytes(granule, static_cast<std::uint32_t>(begin_ % 16 / 4), touch_);
@@ -166,8 +239,8 @@ class ThreadAccessCheck {
   void touch_grid() const {
     for (std::uint32_t unit = 0; unit < 4; ++unit) {
       if (((units_ >> unit) & 1u) == 0) continue;
-      checker_.touch_grid(
-          {by_.knows(), touch_.record, begin_ + std::uint64_t{unit} * unit_, unit_, touch_.write});
+      checker_.touch_grid({by_.knows(), touch_.record, begin_ + (std::uint64_t{unit} << unit_log2_),
+                           1u << unit_log2_, touch_.write});
     }
   }
 
@@ -177,10 +250,13 @@ class ThreadAccessCheck {
   std::uint32_t lanes_;
   MemoryAccessor by_;
   Shadow::Touch touch_;
-  Place places_[kLanes];
+  std::uint32_t unit_log2_;
+  std::uint64_t addresses_[kLanes];  ///< offset in shared memory, or global
+  std::int32_t ranks_[kLanes];       ///< block of shared memory, kGlobal, or not of interest
+  // What has been added and not flushed:
   std::uint64_t begin_ = 0;
   std::int32_t rank_ = kNone;
-  std::uint32_t unit_ = 4;
+  FlatGranules* smem_ = nullptr;
   std::uint8_t units_ = 0;
   std::uint32_t code_ = 0;
   std::uint32_t set_ = 0;

@@ -98,14 +98,14 @@ void Checker::warp_barrier(Warp& warp, std::uint32_t mask) {
 
 void Checker::barrier_arrive(Warp& warp, std::uint32_t mask, std::uint32_t barrier, bool waits) {
   ClusterState& cluster = state(warp.cta().cluster);
-  ThreadBarrier& at = cluster.blocks[warp.cta().rank].barriers[barrier];
+  ThreadBarrier& at = cluster.blocks[warp.cta().rank].barrier(barrier);
   WarpState& own = cluster.warp(warp);
   own.clock.release(mask, warp.live(), at.pending);
   if (waits) at.waiting.emplace_back(&own, mask);
 }
 
 void Checker::barrier_complete(exec::Cta& cta, std::uint32_t barrier) {
-  ThreadBarrier& at = state(cta.cluster).blocks[cta.rank].barriers[barrier];
+  ThreadBarrier& at = state(cta.cluster).blocks[cta.rank].barrier(barrier);
   for (const auto& [warp, mask] : at.waiting) warp->clock.meet_at(mask, at.pending);
   at.waiting.clear();
   at.pending.clear();

@@ -79,11 +79,16 @@ struct BarrierState {
 };
 
 struct BlockState {
-  explicit BlockState(exec::Cta& cta, std::uint32_t home)
-      : smem(cta.smem.size()), barriers(16, ThreadBarrier(home)) {}
+  BlockState(exec::Cta& cta, std::uint32_t home_cluster)
+      : smem(cta.smem.size()), home(home_cluster) {}
+  ThreadBarrier& barrier(std::uint32_t number) {
+    if (!barriers[number]) barriers[number] = std::make_unique<ThreadBarrier>(home);
+    return *barriers[number];
+  }
   FlatGranules smem;
   TensorGranules tmem;
-  std::vector<ThreadBarrier> barriers;
+  std::uint32_t home;
+  std::array<std::unique_ptr<ThreadBarrier>, 16> barriers;    ///< those that have been used
   std::unordered_map<std::uint32_t, BarrierState> mbarriers;  ///< by offset
   struct LastMatrix {
     Clock number = 0;

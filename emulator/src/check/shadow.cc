@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <tuple>
 
 namespace mxfa::emu::check {
 namespace {
@@ -18,13 +17,6 @@ int index_of(Space space) { return space == Space::kGlobal ? 1 : 0; }
 
 }  // namespace
 
-std::uint32_t lane_code(std::uint32_t lane, std::uint32_t units) {
-  static constexpr std::uint32_t kSpread[16] = {0x0,    0x1,    0x20,   0x21,   0x400,  0x401,
-                                                0x420,  0x421,  0x8000, 0x8001, 0x8020, 0x8021,
-                                                0x8400, 0x8401, 0x8420, 0x8421};
-  return lane * kSpread[units & 15u];
-}
-
 bool MemoryAccessor::same_lane(const AccessRecord& earlier, const AccessRecord& now,
                                std::uint8_t overlap) const {
   if (warp == nullptr || earlier.cluster != knowledge->known.home()) return false;
@@ -37,7 +29,7 @@ bool MemoryAccessor::same_lane(const AccessRecord& earlier, const AccessRecord& 
     if (((overlap >> unit) & 1u) == 0) continue;
     const std::uint32_t mask = earlier.lane_mask(unit);
     if (earlier.has(AccessRecord::kTogether) && (now.lane_mask(unit) & ~mask) == 0) continue;
-    if (mask != now.lane_mask(unit) || !std::has_single_bit(mask)) return false;
+    if (mask != now.lane_mask(unit) || mask == 0 || (mask & (mask - 1)) != 0) return false;
     lanes |= mask;
   }
   if (agent.kind == AgentKind::kThreads) return true;
@@ -114,10 +106,19 @@ Order TensorAccessor::order(const AccessRecord& earlier, const AccessRecord& now
   return finished ? Order::kNoBeforeFence : Order::kUnordered;
 }
 
+// Each lane touches what it has touched itself: program order.
+inline bool Shadow::by_same_threads(const AccessRecord& earlier, const Touch& t) {
+  const AccessRecord& now = t.record;
+  return earlier.agent == t.by.threads && earlier.cluster == now.cluster &&
+         earlier.lanes == now.lanes && t.by.threads != kNoAgent && has_lane_code(earlier) &&
+         has_lane_code(now);
+}
+
 // The common case without any lookup beyond one clock.
 inline bool Shadow::clearly_ordered(const AccessRecord& earlier, const Touch& t) {
-  if ((earlier.units & t.record.units) == 0) return true;
+  if ((earlier.units & t.record.units) == 0 || by_same_threads(earlier, t)) return true;
   const Accessor& by = t.by;
+  if (by.knows_home_only && earlier.cluster != t.record.cluster) return false;
   if (earlier.clock > by.sure->at(earlier.cluster, earlier.agent)) return false;
   return !by.async_proxy || earlier.has(AccessRecord::kAsyncProxy);
 }
@@ -263,10 +264,17 @@ void Shadow::drop_extra(Granule& granule) {
   granule.extra = 0;
 }
 
+// The same work, done again: whoever comes after the later one comes after the earlier one.
+bool Shadow::repeats(const AccessRecord& earlier, const AccessRecord& now) {
+  return earlier.agent == now.agent && earlier.lanes == now.lanes && earlier.line == now.line &&
+         earlier.cluster == now.cluster && earlier.flags == now.flags && earlier.clock <= now.clock;
+}
+
 // A later access stands for an earlier one that comes before it and touched nothing else.
 bool Shadow::outdated(const AccessRecord& earlier, const Touch& t) const {
   if ((earlier.units & ~t.record.units) != 0) return false;
-  if (earlier.units == 0) return true;
+  if (earlier.units == 0 || by_same_threads(earlier, t) || repeats(earlier, t.record)) return true;
+  if (t.by.knows_home_only && earlier.cluster != t.record.cluster) return false;
   switch (t.by.order(earlier, t.record, earlier.units)) {
     case Order::kOrdered:
     case Order::kUnfenced:
@@ -313,17 +321,36 @@ void Shadow::insert_write(Granule& granule, const Touch& t) {
 }
 
 // Of reads by the same lanes, the last one stands for all.
-void Shadow::prune_reads(Extra& extra, const Touch& t) const {
+void Shadow::prune_reads(Extra& extra, const Touch& t) {
   std::vector<AccessRecord>& reads = extra.reads;
-  std::erase_if(reads, [&](const AccessRecord& earlier) { return outdated(earlier, t); });
-  const auto who = [](const AccessRecord& r) {
-    return std::tuple(r.cluster, r.agent, r.lanes, r.units, r.flags);
+  const auto same = [](const AccessRecord& a, const AccessRecord& b) {
+    return a.cluster == b.cluster && a.agent == b.agent && a.lanes == b.lanes &&
+           a.units == b.units && a.flags == b.flags;
   };
-  std::ranges::sort(reads, [&](const AccessRecord& a, const AccessRecord& b) {
-    return who(a) != who(b) ? who(a) < who(b) : a.clock > b.clock;
-  });
-  const auto same = [&](const AccessRecord& a, const AccessRecord& b) { return who(a) == who(b); };
-  reads.erase(std::unique(reads.begin(), reads.end(), same), reads.end());
+  const auto hash = [](const AccessRecord& r) {
+    const std::uint64_t who = std::uint64_t{r.cluster} << 32 | std::uint64_t{r.agent} << 16 |
+                              std::uint64_t{r.units} << 8 | r.flags;
+    return static_cast<std::size_t>(((who ^ std::uint64_t{r.lanes} << 20) * 0x9E3779B97F4A7C15u) >>
+                                    32);
+  };
+  // Open addressing: number of the record among those that stay, from 1.
+  const std::size_t slots = std::bit_ceil(2 * reads.size());
+  seen_.assign(slots, 0);
+  std::size_t kept = reads.size();  // those that stay move to the back, newest first
+  for (std::size_t i = reads.size(); i-- > 0;) {
+    const AccessRecord read = reads[i];
+    if (outdated(read, t)) continue;
+    std::size_t slot = hash(read) % slots;
+    while (seen_[slot] != 0 && !same(reads[seen_[slot] - 1], read)) slot = (slot + 1) % slots;
+    if (seen_[slot] != 0) {
+      AccessRecord& newer = reads[seen_[slot] - 1];
+      if (newer.clock < read.clock) newer = read;
+      continue;
+    }
+    reads[--kept] = read;
+    seen_[slot] = static_cast<std::uint32_t>(kept + 1);
+  }
+  reads.erase(reads.begin(), reads.begin() + static_cast<std::ptrdiff_t>(kept));
   extra.prune_at = std::max(kFewReads, 2 * reads.size());
 }
 

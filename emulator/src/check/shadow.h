@@ -40,7 +40,12 @@ struct AccessRecord {
 };
 
 /// Lane number in the code of each unit in the mask.
-std::uint32_t lane_code(std::uint32_t lane, std::uint32_t units);
+inline std::uint32_t lane_code(std::uint32_t lane, std::uint32_t units) {
+  constexpr std::uint32_t kSpread[16] = {0x0,    0x1,    0x20,   0x21,   0x400,  0x401,
+                                         0x420,  0x421,  0x8000, 0x8001, 0x8020, 0x8021,
+                                         0x8400, 0x8401, 0x8420, 0x8421};
+  return lane * kSpread[units & 15u];
+}
 
 enum class Order : std::uint8_t {
   kOrdered,
@@ -61,6 +66,8 @@ class Accessor {
 
   const VectorClock* sure = nullptr;  ///< what this covers comes before, without further questions
   bool async_proxy = false;           ///< but for a proxy fence after accesses of the other proxy
+  AgentId threads = kNoAgent;         ///< of a thread's own access: what the lane did itself
+  bool knows_home_only = false;       ///< nothing that other clusters did comes before
 
  protected:
   ~Accessor() = default;
@@ -73,6 +80,13 @@ class MemoryAccessor final : public Accessor {
       : space(of), knowledge(&knows), agents(&tables) {
     sure = &knows.known;
     async_proxy = is_async;
+    knows_home_only = knows.known.home_only() && knows.executed.home_only();
+  }
+  /// An access by a thread of the warp itself: program order counts.
+  MemoryAccessor(const Knowledge& knows, const AgentTables& tables, Space of, const WarpClock& own)
+      : MemoryAccessor(knows, tables, of, false) {
+    warp = &own;
+    threads = own.threads();
   }
   Order order(const AccessRecord& earlier, const AccessRecord& now,
               std::uint8_t overlap) const override;
@@ -80,11 +94,11 @@ class MemoryAccessor final : public Accessor {
   const Knowledge& knows() const { return *knowledge; }
 
   Space space;
-  const WarpClock* warp = nullptr;  ///< of a thread's own access: program order counts
 
  private:
   const Knowledge* knowledge;
   const AgentTables* agents;
+  const WarpClock* warp = nullptr;
   bool same_lane(const AccessRecord& earlier, const AccessRecord& now, std::uint8_t overlap) const;
   bool knows(const VectorClock& clock, const AccessRecord& earlier, std::uint8_t overlap) const;
 };
@@ -176,18 +190,21 @@ class Shadow {
   void touch_split(Granule& granule, const Touch& t);
   void check(const AccessRecord& earlier, bool earlier_writes, const Touch& t,
              std::uint32_t unit_bytes);
+  static bool by_same_threads(const AccessRecord& earlier, const Touch& t);
   static bool clearly_ordered(const AccessRecord& earlier, const Touch& t);
   static bool covered(const AccessRecord& write, std::uint8_t read, const Touch& t);
   void insert_write(Granule& granule, const Touch& t);
   void insert_read(Granule& granule, const Touch& t);
+  static bool repeats(const AccessRecord& earlier, const AccessRecord& now);
   bool outdated(const AccessRecord& earlier, const Touch& t) const;
-  void prune_reads(Extra& extra, const Touch& t) const;
+  void prune_reads(Extra& extra, const Touch& t);
   Extra& extra_of(Granule& granule);
   void drop_extra(Granule& granule);
 
   ConflictSink& sink_;
   std::vector<std::unique_ptr<Extra>> extras_;
   std::vector<std::uint32_t> free_;
+  std::vector<std::uint32_t> seen_;  ///< of prune_reads()
 };
 
 /// Granules of shared memory, by offset.
@@ -217,22 +234,26 @@ class PagedGranules {
  public:
   Granule& at(std::uint64_t address) {
     const std::uint64_t page = address / kPageBytes;
-    if (page != last_page_ || last_ == nullptr) {
+    Recent& recent = recent_[page % kRecent];
+    if (page != recent.page) {
       auto& slot = pages_[page];
       if (!slot) slot = std::make_unique<Page>();
-      last_ = slot.get();
-      last_page_ = page;
+      recent = {page, slot.get()};
     }
-    return (*last_)[address / 16 % kPageGranules];
+    return (*recent.granules)[address / 16 % kPageGranules];
   }
 
  private:
+  static constexpr std::size_t kRecent = 64;  ///< the rows of a warp's lanes, one page each
   static constexpr std::uint64_t kPageBytes = 4096;
   static constexpr std::uint64_t kPageGranules = kPageBytes / 16;
   using Page = std::array<Granule, kPageGranules>;
+  struct Recent {
+    std::uint64_t page = UINT64_MAX;
+    Page* granules = nullptr;
+  };
   std::unordered_map<std::uint64_t, std::unique_ptr<Page>> pages_;
-  Page* last_ = nullptr;
-  std::uint64_t last_page_ = 0;
+  std::array<Recent, kRecent> recent_;
 };
 
 }  // namespace mxfa::emu::check

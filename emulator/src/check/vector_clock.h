@@ -30,6 +30,7 @@ class VectorClock {
   /// Keeps what both know. An agent of one lane is known where its warp's agent is.
   void meet(const VectorClock& other, const AgentTable& agents);
   bool empty() const { return own_.empty() && foreign_.empty(); }
+  bool home_only() const { return foreign_.empty(); }
   void clear() {
     own_.clear();
     foreign_.clear();
