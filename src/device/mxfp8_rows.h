@@ -6,14 +6,14 @@
 
 namespace mxfa::device {
 
-/// O of an attention forward in MXFP8, scales by the round-up rule. Strides in bytes. Alignment is
-/// the kernel's to ask for.
+/// Rows that an attention kernel writes in MXFP8: O or a gradient, scales by the round-up rule.
+/// Strides in bytes. Alignment is the kernel's to ask for.
 struct Mxfp8Rows {
-  std::uint8_t* codes = nullptr;  ///< [rows_o, num_heads, columns]
+  std::uint8_t* codes = nullptr;  ///< [rows, num_heads, columns]
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
-  /// 1x32: [rows_o, num_heads, ceil(columns / 32)]; 32x32: a row for each group of 32 rows, counted
-  /// from its sequence's first one (q's offsets.groups(); broadcast q: ceil(seqlen / 32) each).
+  /// 1x32: [rows, num_heads, ceil(columns / 32)]; 32x32: a row for each group of 32 rows, counted
+  /// from its sequence's first one (offsets.groups(); O of broadcast q: ceil(seqlen / 32) each).
   std::uint8_t* scales = nullptr;
   std::int64_t scale_row_stride = 0;
   std::int64_t scale_head_stride = 0;

@@ -40,6 +40,8 @@ void jagged_offsets(const Queue& queue, const std::int32_t* tokens, std::int32_t
 void narrow_offsets(const Queue& queue, const std::int64_t* wide, std::int32_t* narrow,
                     std::int32_t batch);
 
+/// Also of accumulated gradients, in one read of the sums: FP32, or FP16 with its exponent, with
+/// the counter of those that overflowed.
 void quantize(const Queue& queue, const QuantizeParams& params, std::int64_t max_tiles);
 
 /// Scales to their tiled home, every byte of the sequences' atoms written, padding with 0x00; and
@@ -52,6 +54,7 @@ void realign(const Queue& queue, const RealignParams& params, DType format, std:
 
 void delta(const Queue& queue, const DeltaParams& params, std::int64_t max_tiles);
 void dequantize_bf16(const Queue& queue, const DequantizeParams& params, std::int64_t max_tiles);
+/// As quantize() takes accumulated gradients, to BF16.
 void finish_sums_bf16(const Queue& queue, const FinishSumsParams& params, std::int64_t max_tiles);
 
 /// What attention kernels leave unwritten behind the last sequence.

@@ -47,11 +47,11 @@ struct CompactStrides {
   std::int64_t head = 0;
 };
 
-/// FP16 sums of values times 2^exponent, as accumulated by reductions that overflow to infinity.
-/// A sum that is infinite or NaN becomes +-65504 * 2^-exponent and is counted, unless the NaN of
-/// `lse` or `delta` in its row explains it.
+/// Sums as accumulated by reductions that overflow to infinity: FP16, of values times 2^exponent,
+/// or FP32. A sum that is infinite or NaN is counted, unless the NaN of `lse` or `delta` in its row
+/// explains it; in FP16 it becomes +-65504 * 2^-exponent, in FP32 it stays.
 struct ScaledSums {
-  std::int32_t exponent = 0;                ///< at most 64 in magnitude
+  std::int32_t exponent = 0;                ///< FP16 only; at most 64 in magnitude
   const std::int32_t* exponents = nullptr;  ///< [batch, num_heads]; takes the place of `exponent`
   const float* lse = nullptr;               ///< [num_heads, rows], rows head_stride apart, or null
   const float* delta = nullptr;             ///< likewise
@@ -63,7 +63,7 @@ struct ScaledSums {
 /// offsets are dense. Strides count elements.
 struct QuantizeInput {
   const void* data = nullptr;
-  DType dtype = DType::kBF16;     ///< kBF16, kF32, or kF16: `sums` applies to kF16
+  DType dtype = DType::kBF16;     ///< kBF16, or kF32 or kF16, to which `sums` applies
   std::int64_t row_stride = 0;    ///< from token to token
   std::int64_t head_stride = 0;   ///< from head to head
   std::int64_t batch_stride = 0;  ///< from sequence to sequence; dense offsets only

@@ -94,6 +94,18 @@ struct Group {
     return max_nan(amax, __shfl_xor_sync(kAllLanes, amax, distance));
   }
 
+  // Of FP32 sums, by a lane that holds one that is not finite. FP16 sums are counted on the way.
+  __device__ void count_overflows(const float (&shift)[kVector], const SumsOfHead& sums) const {
+    unsigned overflows = 0;
+    for (int i = 0; i < kLoads; ++i) {
+      float value[kVector];
+      values(i, shift, sums, overflows, value);
+#pragma unroll
+      for (const float sum : value) sums.overflowed(sum, row(i), overflows);
+    }
+    sums.report(overflows);
+  }
+
   __device__ void find_scales(const float (&shift)[kVector], const SumsOfHead& sums,
                               std::uint8_t (&scales)[kScales]) const {
     unsigned overflows = 0;
@@ -108,6 +120,12 @@ struct Group {
       }
     }
     if constexpr (kSums) sums.report(overflows);
+    if (kInput == DType::kF32 && params.input.sums.overflows != nullptr) {
+      float largest = 0.0f;
+#pragma unroll
+      for (int s = 0; s < kScales; ++s) largest = max_nan(largest, amax[s]);
+      if (!mx::is_finite(largest)) count_overflows(shift, sums);
+    }
 #pragma unroll
     for (int s = 0; s < kScales; ++s) {
       if constexpr (!kByColumn) {

@@ -242,13 +242,17 @@ __device__ void finish_rows(const FinishSumsParams& params) {
           if (!exists) return;
           float value[kVector];
           input.unpack(words[i], value);
-          if constexpr (kType == DType::kF16) {
 #pragma unroll
-            for (float& sum : value) sum = sums.finish(sum, group.row0() + row, overflows);
+          for (float& sum : value) {
+            if constexpr (kType == DType::kF16) {
+              sum = sums.finish(sum, group.row0() + row, overflows);
+            } else {
+              sums.overflowed(sum, group.row0() + row, overflows);
+            }
           }
           store_bf16(target + row * params.out_row_stride, value);
         });
-    if constexpr (kType == DType::kF16) sums.report(overflows);
+    sums.report(overflows);
   });
 }
 

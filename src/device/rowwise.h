@@ -47,7 +47,7 @@ struct DequantizeParams {
 /// Accumulated gradients to BF16.
 struct FinishSumsParams {
   const void* data = nullptr;
-  DType dtype = DType::kF32;  ///< kF32, or kF16 with `sums`
+  DType dtype = DType::kF32;  ///< kF32 or kF16
   std::int64_t row_stride = 0;
   std::int64_t head_stride = 0;
   bool padded_rows = false;  ///< sequence s begins at row 128 * tiles(s)

@@ -5,7 +5,7 @@
 #include "device/quantize.h"
 #include "mx/bits.h"
 
-/// What becomes of FP16 sums: device side of ScaledSums.
+/// What becomes of sums: device side of ScaledSums.
 namespace mxfa::device {
 
 /// The sums of one (sequence, head).
@@ -26,11 +26,16 @@ struct SumsOfHead {
     return (sums->lse != nullptr && mx::is_nan(sums->lse[row_values + row])) ||
            (sums->delta != nullptr && mx::is_nan(sums->delta[row_values + row]));
   }
-  /// The value of a sum in packed row `row`; counts what overflowed.
+  /// Counts a sum of packed row `row` that overflowed.
+  __device__ bool overflowed(float sum, std::int64_t row, unsigned& overflows) const {
+    const bool counted = !mx::is_finite(sum) && !explained(row);
+    if (counted) ++overflows;
+    return counted;
+  }
+  /// The value of an FP16 sum in packed row `row`; counts what overflowed.
   __device__ float finish(float sum, std::int64_t row, unsigned& overflows) const {
     constexpr float kF16Max = 65504.0f;
-    if (!mx::is_finite(sum) && !explained(row)) {
-      ++overflows;
+    if (overflowed(sum, row, overflows)) {
       sum = sum < 0.0f ? -kF16Max : kF16Max;  // a NaN is no sign: positive
     }
     return sum * factor;

@@ -33,6 +33,7 @@ struct Case {
   bool round_bf16 = false;
   std::uint8_t min_scale = 0;
   std::uint8_t lowered = 0;
+  bool sums = false;       ///< some of them overflowed
   int exponent = 0;        ///< kF16: of the sums
   double magnitude = 1.0;  ///< of values
 
@@ -47,7 +48,7 @@ struct Input {
   std::vector<std::uint8_t> bytes;
   std::vector<float> values;  ///< [total, num_heads, head_dim], what is quantized
   std::vector<float> shift;   ///< [num_heads, input head_dim]
-  std::vector<float> lse;     ///< [num_heads, total]: NaN in one row, kF16 only
+  std::vector<float> lse;     ///< [num_heads, total]: NaN in one row
   std::int64_t row_stride = 0;
   std::int64_t batch_stride = 0;
   std::int64_t rows = 0;  ///< QuantizeInput::rows
@@ -86,8 +87,9 @@ struct Input {
     const bool last = s + 1 == offsets.batch() && row + 1 == offsets.seqlen(s) &&
                       c + 1 == test.num_heads * test.input_head_dim();
     if (last && test.corner != 0.0f) return test.corner;
-    if (test.dtype != DType::kF16) return value;
-    const std::int64_t dice = rng.integer(0, 400);
+    if (!test.sums) return value;
+    // In FP32 each makes a block NaN.
+    const std::int64_t dice = rng.integer(0, test.dtype == DType::kF16 ? 400 : 9000);
     if (dice == 0) return std::numeric_limits<float>::infinity();
     if (dice == 1) return -std::numeric_limits<float>::infinity();
     return dice == 2 ? std::numeric_limits<float>::quiet_NaN() : value;
@@ -101,16 +103,18 @@ struct Input {
                                                      : packed;
     const std::int64_t at = test.misplaced + s * batch_stride + source_row * row_stride + c;
     const std::int64_t head = c / test.input_head_dim();
+    const bool counted = !mx::is_nan(lse[head * offsets.tokens.back() + packed]);
     float meant = value;
     if (test.dtype == DType::kF32) {
       std::memcpy(bytes.data() + at * 4, &value, 4);
       if (test.round_bf16) meant = mx::round_bf16(value);
+      if (!mx::is_finite(meant) && counted) ++overflows;
     } else {
       const bool f16 = test.dtype == DType::kF16;
       const std::uint16_t code = f16 ? mx::encode_f16(value) : mx::encode_bf16(value);
       std::memcpy(bytes.data() + at * 2, &code, 2);
       meant = f16 ? mx::decode_f16(code) : mx::decode_bf16(code);
-      if (f16) meant = finish(test, meant, !mx::is_nan(lse[head * offsets.tokens.back() + packed]));
+      if (f16) meant = finish(test, meant, counted);
     }
     if (test.shifted) meant -= shift[c];
     values[(packed * test.num_heads + head) * test.head_dim + c % test.input_head_dim()] = meant;
@@ -242,8 +246,9 @@ inline void check(const Case& test, BlockShape shape) {
   testing::expect_same(dim, want.tiled_dim, "tiled along head_dim");
   testing::expect_same(tokens, want.tiled_tokens, "tiled along tokens");
   testing::expect_same(transposed, want_transposed, "transposed", tiles * mx::kAtomRows);
-  if (test.dtype == DType::kF16) {
+  if (test.dtype != DType::kBF16) {
     EXPECT_EQ(overflows.download<std::uint64_t>()[0], input.overflows);
+    EXPECT_TRUE(!test.sums || input.overflows > 0);
   }
 }
 

@@ -73,17 +73,39 @@ std::vector<Case> input_cases() {
     dense.dense = true;
     dense.row_gap = odd ? 5 : 0;
   }
-  Case& sums = add("sums", DType::kF16);
-  sums.exponent = 9;
-  sums.magnitude = 1000;
-  Case& padded = add("padded_sums", DType::kF16);
-  padded.exponent = -3;
-  padded.padded_rows = true;
   Case& padded_dense = add("padded_dense", DType::kF32);
   padded_dense.cu_seqlens = {0, 33, 66};
   padded_dense.dense = padded_dense.padded_rows = true;
   return cases;
 }
+
+/// Accumulated gradients.
+std::vector<Case> sums_cases() {
+  std::vector<Case> cases;
+  for (const DType dtype : {DType::kF16, DType::kF32}) {
+    for (const bool padded : {false, true}) {
+      const bool f16 = dtype == DType::kF16;
+      cases.push_back(
+          {.name = padded ? (f16 ? "padded_sums" : "padded_f32_sums") : (f16 ? "sums" : "f32_sums"),
+           .cu_seqlens = {0, 17, 17, 400},
+           .num_heads = 2});
+      Case& test = cases.back();
+      test.dtype = dtype;
+      test.order = TokenOrder::kPi;
+      test.sums = true;
+      test.padded_rows = padded;
+      test.exponent = padded ? -3 : 9;
+      test.magnitude = padded ? 1.0 : 1000.0;
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sums, QuantizeOnDevice,
+                         ::testing::Combine(::testing::ValuesIn(sums_cases()),
+                                            ::testing::Values(BlockShape::k1x32, BlockShape::k32x32,
+                                                              BlockShape::k32xD, BlockShape::k1xD)),
+                         name_of);
 
 INSTANTIATE_TEST_SUITE_P(Inputs, QuantizeOnDevice,
                          ::testing::Combine(::testing::ValuesIn(input_cases()),

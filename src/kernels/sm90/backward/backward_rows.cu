@@ -3,8 +3,9 @@
 #include "device/scaled_sums.cuh"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/common/mma.cuh"
+#include "kernels/sm90/common/mxfp8.cuh"
 
-/// What goes before the backward and after it: constants of query rows, and dQ sums to BF16.
+/// What goes before the backward and after it: constants of query rows, and dQ sums to rows.
 namespace mxfa::sm90::backward {
 namespace {
 
@@ -127,10 +128,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
 namespace {
 
-/// Rows of 128 columns and 16 bytes more: threads of a quad, 8 rows apart, meet no bank twice.
+/// Rows of up to 128 columns and 16 bytes more: threads of a quad, 8 rows apart, meet no bank
+/// twice. BF16 codes, or pairs of E4M3 codes.
 using StagedRows = std::uint16_t[kTileM][128 + 8];
 
-/// A thread's sums of a tile to rows in shared memory.
+/// A thread's sums of a tile of 64 rows: two columns of rows row() and row() + 8 in each of kPieces
+/// pieces of eight columns, which are half of head_dim.
+template <int kPieces>
 struct DqReader {
   const DqParams& params;
   const device::Tile& tile;
@@ -140,75 +144,170 @@ struct DqReader {
   int thread = static_cast<int>(threadIdx.x) % 128;
   unsigned overflows = 0;
 
-  __device__ void read(const std::uint8_t* sums, StagedRows& rows) {
-    const bool f16 = params.kind == DqSums::kF16;
-    const int width = params.head_dim / 2, pieces = width / (f16 ? 16 : 8);
-    const auto* const source = reinterpret_cast<const uint4*>(sums) + half * pieces * 128 + thread;
-    for (int i = 0; i < pieces; ++i) {
-      const uint4 piece = __ldcs(&source[128 * i]);
-      if (f16) {
-        const int column = half * width + 16 * i;
-        put(rows, column,
-            make_float4(device::f16_low(piece.x), device::f16_high(piece.x),
-                        device::f16_low(piece.y), device::f16_high(piece.y)));
-        put(rows, column + 8,
-            make_float4(device::f16_low(piece.z), device::f16_high(piece.z),
-                        device::f16_low(piece.w), device::f16_high(piece.w)));
-      } else {
-        put(rows, half * width + 8 * i,
-            make_float4(__uint_as_float(piece.x), __uint_as_float(piece.y),
-                        __uint_as_float(piece.z), __uint_as_float(piece.w)));
+  __device__ int row() const { return 16 * (thread / 32) + thread % 32 / 4; }
+  __device__ int column(int piece) const { return 8 * (half * kPieces + piece) + 2 * (thread % 4); }
+  __device__ bool exists(int row) const { return first + row < tile.rows; }
+
+  /// Sum 4 i + 2 h + c is of piece i, row() + 8 h, column(i) + c; 0 in rows that do not exist.
+  __device__ void read(const std::uint8_t* sums, float (&x)[4 * kPieces]) {
+    const auto* const source = reinterpret_cast<const uint4*>(sums) + thread;
+    if (params.kind == DqSums::kF16) {
+#pragma unroll
+      for (int i = 0; i < kPieces / 2; ++i) {
+        const uint4 words = __ldcs(&source[128 * (half * (kPieces / 2) + i)]);
+        const unsigned pairs[] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {
+          x[8 * i + 2 * pair] = device::f16_low(pairs[pair]);
+          x[8 * i + 2 * pair + 1] = device::f16_high(pairs[pair]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        const uint4 words = __ldcs(&source[128 * (half * kPieces + i)]);
+        x[4 * i] = __uint_as_float(words.x);
+        x[4 * i + 1] = __uint_as_float(words.y);
+        x[4 * i + 2] = __uint_as_float(words.z);
+        x[4 * i + 3] = __uint_as_float(words.w);
       }
     }
-  }
-
-  /// Two columns of row `quad` and of row quad + 8 of a warp's 16.
-  __device__ void put(StagedRows& rows, int column0, float4 sum) {
-    const int row = 16 * (thread / 32) + thread % 32 / 4;
-    const int column = column0 + 2 * (thread % 4);
-    if (params.kind == DqSums::kF16) {
-      sum = make_float4(finished(sum.x, row), finished(sum.y, row), finished(sum.z, row + 8),
-                        finished(sum.w, row + 8));
-    }
-    *reinterpret_cast<std::uint32_t*>(&rows[row][column]) = device::encode_bf16_pair(sum.x, sum.y);
-    *reinterpret_cast<std::uint32_t*>(&rows[row + 8][column]) =
-        device::encode_bf16_pair(sum.z, sum.w);
+#pragma unroll
+    for (int i = 0; i < 4 * kPieces; ++i) x[i] = finished(x[i], row() + 8 * (i / 2 % 2));
   }
   __device__ float finished(float sum, int row) {
-    if (first + row >= tile.rows) return 0.0f;
+    if (!exists(row)) return 0.0f;
+    if (params.kind != DqSums::kF16) return sum;
     return scaled.finish(sum, tile.row0 + first + row, overflows);
   }
 };
 
-}  // namespace
+template <int kPieces>
+__device__ void stage_bf16(const DqReader<kPieces>& reader, const float (&x)[4 * kPieces],
+                           StagedRows& rows) {
+#pragma unroll
+  for (int i = 0; i < 2 * kPieces; ++i) {
+    std::uint16_t* const target = &rows[reader.row() + 8 * (i % 2)][reader.column(i / 2)];
+    *reinterpret_cast<std::uint32_t*>(target) = device::encode_bf16_pair(x[2 * i], x[2 * i + 1]);
+  }
+}
+
+/// Payload to `rows`, scales to their place. `amax`: of each warp's 16 rows.
+template <int kPieces>
+__device__ void stage_mxfp8(const DqReader<kPieces>& reader, const float (&x)[4 * kPieces],
+                            float (&amax)[kThreads / 32][kPieces / 4], StagedRows& rows) {
+  constexpr int kParts = kPieces / 4;  // of 32 columns
+  const DqParams& params = reader.params;
+  const device::Mxfp8Rows& out = params.dq_mxfp8;
+  const bool square = out.block_shape == BlockShape::k32x32;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (square) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const float most = rows_amax(x + 16 * part);
+      if (lane == 0) amax[warp][part] = most;
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = reader.row() + 8 * h, column = 32 * (reader.half * kParts + part);
+      const float most = square ? device::max_nan(amax[warp][part], amax[warp ^ 1][part])
+                                : row_amax(x + 16 * part, h);
+      const std::uint8_t scale = mx::scale_from_amax<mx::E4M3>(most, ScaleRule::kRoundUp);
+      const float inverse = mx::inverse_e8m0(scale);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float* const pair = x + 16 * part + 4 * j + 2 * h;
+        rows[row][reader.column(4 * part + j) / 2] = static_cast<std::uint16_t>(
+            device::encode_e4m3_pair(pair[0] * inverse, pair[1] * inverse));
+      }
+      const bool first_of_block = lane % 4 == 0 && (!square || row % kScaleBlock == 0);
+      if (!first_of_block || !reader.exists(row) || column >= params.columns) continue;
+      const device::Tile& tile = reader.tile;
+      const std::int64_t scale_row =
+          square ? tile.group + (reader.first + row) / kScaleBlock : tile.row0 + reader.first + row;
+      out.scales[scale_row * out.scale_row_stride + tile.head * out.scale_head_stride +
+                 column / kScaleBlock] = scale;
+    }
+  }
+}
+
+/// Rows of a tile as words of memory; strides in bytes.
+struct RowsOfWords {
+  std::uint8_t* data;
+  std::int64_t token_stride;
+  std::int64_t head_stride;
+  int words;
+};
+template <bool kMxfp8>
+__device__ RowsOfWords target_of(const DqParams& params) {
+  if constexpr (kMxfp8) {
+    const device::Mxfp8Rows& out = params.dq_mxfp8;
+    return {out.codes, out.token_stride, out.head_stride, params.columns / 4};
+  } else {
+    const GradientOut& out = params.dq;
+    return {reinterpret_cast<std::uint8_t*>(out.data), 2 * out.token_stride, 2 * out.head_stride,
+            params.columns / 2};
+  }
+}
 
 /// Sums as threads of the backward hold them (dq_tile_bytes) to rows.
-extern "C" __global__ void __launch_bounds__(kThreads)
-    backward_dq(const __grid_constant__ DqParams params) {
+template <int kPieces, bool kMxfp8>
+__device__ void finish_dq(const DqParams& params) {
   __shared__ __align__(16) StagedRows rows;
+  __shared__ float amax[kThreads / 32][kPieces / 4];
   const std::int64_t works = 2 * params.q.tiles(params.q.batch) * params.num_heads;
   const std::int64_t tile_bytes = dq_tile_bytes(params.head_dim, params.kind);
+  const RowsOfWords out = target_of<kMxfp8>(params);
   int sequence = 0;
   for (std::int64_t work = blockIdx.x; work < works; work += gridDim.x) {
     const device::Tile tile = device::locate_tile(params.q, params.num_heads, work / 2, sequence);
     const device::SumsOfHead scaled(params.scaled, tile.sequence, params.num_heads, tile.head);
-    DqReader reader{params, tile, scaled, kTileM * static_cast<int>(work % 2)};
+    DqReader<kPieces> reader{params, tile, scaled, kTileM * static_cast<int>(work % 2)};
+    float x[4 * kPieces];
     reader.read(
-        params.sums + (tile.head * params.head_stride + 2 * tile.index + work % 2) * tile_bytes,
-        rows);
+        params.sums + (tile.head * params.head_stride + 2 * tile.index + work % 2) * tile_bytes, x);
+    if constexpr (kMxfp8) {
+      stage_mxfp8(reader, x, amax, rows);
+    } else {
+      stage_bf16(reader, x, rows);
+    }
     __syncthreads();
-    const int pairs = params.columns / 2;
     const int count = min(kTileM, tile.rows - reader.first);
-    for (int i = static_cast<int>(threadIdx.x); i < count * pairs; i += kThreads) {
-      auto* const target = params.dq.data +
-                           (tile.row0 + reader.first + i / pairs) * params.dq.token_stride +
-                           tile.head * params.dq.head_stride;
-      reinterpret_cast<std::uint32_t*>(target)[i % pairs] =
-          reinterpret_cast<const std::uint32_t*>(rows[i / pairs])[i % pairs];
+    for (int i = static_cast<int>(threadIdx.x); i < count * out.words; i += kThreads) {
+      const int row = i / out.words, word = i % out.words;
+      auto* const target = out.data + (tile.row0 + reader.first + row) * out.token_stride +
+                           tile.head * out.head_stride;
+      reinterpret_cast<std::uint32_t*>(target)[word] =
+          reinterpret_cast<const std::uint32_t*>(rows[row])[word];
     }
     scaled.report(reader.overflows);
     __syncthreads();
   }
+}
+
+template <bool kMxfp8>
+__device__ void finish_dq(const DqParams& params) {
+  if (params.head_dim == 128) {
+    finish_dq<8, kMxfp8>(params);
+  } else {
+    finish_dq<4, kMxfp8>(params);
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    backward_dq(const __grid_constant__ DqParams params) {
+  finish_dq<false>(params);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    backward_dq_mxfp8(const __grid_constant__ DqParams params) {
+  finish_dq<true>(params);
 }
 
 }  // namespace mxfa::sm90::backward

@@ -84,6 +84,21 @@ void check_gradient(const GradientOut& out, std::string_view name) {
          later("{}, {}", out.token_stride, out.head_stride));
 }
 
+void check_mxfp8(const device::Mxfp8Rows& out, const GradientOut& bf16, std::string_view name) {
+  if (out.codes == nullptr) return;
+  expect(bf16.data == nullptr, name, later("none beside {}_mxfp8", name), "an address");
+  expect(reinterpret_cast<std::uintptr_t>(out.codes) % 4 == 0 && out.scales != nullptr,
+         later("{}_mxfp8", name), "codes on 4 bytes, and scales", "another");
+  expect(out.token_stride % 4 == 0 && out.head_stride % 4 == 0,
+         later("{}_mxfp8.token_stride, head_stride", name), "multiples of 4",
+         later("{}, {}", out.token_stride, out.head_stride));
+  if (out.block_shape != BlockShape::k1x32 && out.block_shape != BlockShape::k32x32) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("{}_mxfp8.block_shape: expected 1x32 or 32x32, got {}", name,
+                            block_shape_name(out.block_shape)));
+  }
+}
+
 void check_heads(const BackwardCall& call) {
   expect(call.k.num_heads > 0 && call.q.num_heads % call.k.num_heads == 0, "q.num_heads",
          later("a multiple of k.num_heads = {}", call.k.num_heads), call.q.num_heads);
@@ -124,6 +139,7 @@ void check_call(const BackwardCall& call) {
   check_gradient(call.dq, "dq");
   check_gradient(call.dk, "dk");
   check_gradient(call.dv, "dv");
+  check_mxfp8(call.dq_mxfp8, call.dq, "dq");
   expect(call.workspace != nullptr && reinterpret_cast<std::uintptr_t>(call.workspace) % 256 == 0,
          "workspace", "an address on 256 bytes", call.workspace == nullptr ? "none" : "another");
 }
@@ -278,21 +294,26 @@ void attention_backward(const device::Queue& queue, const BackwardCall& call) {
   fill(queue, memory.counter, 0, memory.zero_bytes);
   if (call.dout.total > 0 && call.dout.offsets.batch > 0) prepare_rows(queue, call, memory);
   run_backward(queue, call, memory);
-  const std::int64_t tiles = row_tiles(call.q.total, call.q.offsets.batch);
-  if (tiles == 0 || call.dq.data == nullptr) return;
-  const DqParams params{.q = call.q.offsets,
-                        .num_heads = call.q.num_heads,
-                        .head_dim = call.q.head_dim,
-                        .sums = memory.dq_sums,
-                        .kind = call.dq_sums,
-                        .scaled = {.exponent = sums_exponent(call),
-                                   .lse = call.broadcast_q ? nullptr : call.lse,
-                                   .head_stride = call.lse_head_stride,
-                                   .overflows = call.dq_overflows},
-                        .head_stride = tiles,
-                        .dq = call.dq,
-                        .columns = call.columns == 0 ? call.q.head_dim : call.columns};
-  launch_rows(queue, "backward_dq", params, tiles * call.q.num_heads, 1);
+  finish_dq(queue, {.q = call.q.offsets,
+                    .num_heads = call.q.num_heads,
+                    .head_dim = call.q.head_dim,
+                    .sums = memory.dq_sums,
+                    .kind = call.dq_sums,
+                    .scaled = {.exponent = sums_exponent(call),
+                               .lse = call.broadcast_q ? nullptr : call.lse,
+                               .head_stride = call.lse_head_stride,
+                               .overflows = call.dq_overflows},
+                    .head_stride = row_tiles(call.q.total, call.q.offsets.batch),
+                    .dq = call.dq,
+                    .dq_mxfp8 = call.dq_mxfp8,
+                    .columns = call.columns == 0 ? call.q.head_dim : call.columns});
+}
+
+void finish_dq(const device::Queue& queue, const DqParams& params) {
+  const bool mxfp8 = params.dq_mxfp8.codes != nullptr;
+  if (params.head_stride == 0 || (params.dq.data == nullptr && !mxfp8)) return;
+  launch_rows(queue, mxfp8 ? "backward_dq_mxfp8" : "backward_dq", params,
+              params.head_stride * params.num_heads, 1);
 }
 
 }  // namespace mxfa::sm90::backward

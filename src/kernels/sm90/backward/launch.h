@@ -31,7 +31,8 @@ struct BackwardCall {
   std::int32_t columns = 0;  ///< head_dim of o and the gradients, a multiple of 8; 0: q.head_dim
 
   GradientOut dq;  ///< [total_q, num_heads, columns], summed over the batch where q is broadcast
-  GradientOut dk, dv;  ///< [total_k, num_heads_kv, columns]; null: not wanted, as dq
+  device::Mxfp8Rows dq_mxfp8 = {};  ///< in place of dq; 4-byte aligned, k1x32 or k32x32
+  GradientOut dk, dv;               ///< [total_k, num_heads_kv, columns]; null: not wanted, as dq
   DqSums dq_sums = DqSums::kF32;
   /// kF16: sums are of dQ * 2^dq_exponent, is_dq_exponent(). One that overflows becomes
   /// +-65504 * 2^-dq_exponent.
@@ -62,5 +63,8 @@ std::int64_t backward_workspace_bytes(const driver::Device& device, const Backwa
 /// Throws Error(kInvalidArgument) that names the field, what was expected and what came, and
 /// Error(kUnsupported) for what the kernel does not have.
 void attention_backward(const device::Queue& queue, const BackwardCall& call);
+
+/// Its last step: dQ's sums to rows. `params.head_stride` tiles of 64 queries at most.
+void finish_dq(const device::Queue& queue, const DqParams& params);
 
 }  // namespace mxfa::sm90::backward

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/mask.h"
+#include "device/mxfp8_rows.h"
 #include "device/operands.h"
 #include "kernels/sm90/backward/config.h"
 
@@ -70,7 +71,7 @@ struct BackwardParams {
   float softmax_scale = 0.0f;
 };
 
-/// dQ sums to BF16.
+/// dQ sums to BF16 or MXFP8.
 struct DqParams {
   device::JaggedOffsetsView q;
   std::int32_t num_heads = 1;
@@ -80,6 +81,7 @@ struct DqParams {
   device::ScaledSums scaled = {};  ///< kF16
   std::int64_t head_stride = 0;    ///< in tiles
   GradientOut dq;
+  device::Mxfp8Rows dq_mxfp8 = {};  ///< where its codes are not null: in place of dq
   std::int32_t columns = 0;
 };
 

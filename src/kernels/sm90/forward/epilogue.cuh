@@ -2,6 +2,7 @@
 
 #include "device/fp8.cuh"
 #include "kernels/sm90/common/mma.cuh"
+#include "kernels/sm90/common/mxfp8.cuh"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/softmax.cuh"
@@ -116,7 +117,7 @@ class Mxfp8Store {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         if (32 * part >= columns_) break;
-        const float amax = square ? group[part] : row_amax(o, part, h);
+        const float amax = square ? group[part] : row_amax(o + 16 * part, h);
         store(o, part, h, mx::scale_from_amax<mx::E4M3>(amax, ScaleRule::kRoundUp));
       }
     }
@@ -127,29 +128,14 @@ class Mxfp8Store {
 
   __device__ int row(int h) const { return first_row_ + lane_ / 4 + 8 * h; }
 
-  /// Largest magnitude of a row's 32 columns.
-  __device__ static float row_amax(const float (&o)[Config::kHeadDim / 2], int part, int h) {
-    float most = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      most = device::max_nan(most, fabsf(o[16 * part + 4 * (i >> 1) + 2 * h + (i & 1)]));
-    }
-    most = device::max_nan(most, __shfl_xor_sync(~0u, most, 1));
-    return device::max_nan(most, __shfl_xor_sync(~0u, most, 2));
-  }
-
   /// Of 32 rows, which two warps share.
   __device__ void find_groups(const float (&o)[Config::kHeadDim / 2],
                               float (&group)[kParts]) const {
     const int warp = warp_row_ / 16 % 4;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      float most = device::max_nan(row_amax(o, part, 0), row_amax(o, part, 1));
-      for (int step = 4; step < 32; step *= 2) {
-        most = device::max_nan(most, __shfl_xor_sync(~0u, most, step));
-      }
-      group[part] = most;
-      if (lane_ == 0) amax_[warp][part] = most;
+      group[part] = rows_amax(o + 16 * part);
+      if (lane_ == 0) amax_[warp][part] = group[part];
     }
     constexpr int kFirstBarrier = 1 + Config::kConsumers;  // behind those of the merger
     const int barrier = kFirstBarrier + warp_row_ / kScaleGroup;
