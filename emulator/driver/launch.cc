@@ -112,16 +112,44 @@ void check_cluster(const Function& function, LaunchConfig& config) {
   }
 }
 
-// Registers, which only machine code has, may let fewer be resident on a GPU.
+void read_shape(const CUlaunchConfig& config, const Function& function, Plan& plan) {
+  plan.config.grid = {config.gridDimX, config.gridDimY, config.gridDimZ};
+  plan.config.block = {config.blockDimX, config.blockDimY, config.blockDimZ};
+  plan.config.dynamic_shared_bytes = config.sharedMemBytes;
+  read_attributes(config, plan);
+  check_dims(plan.config);
+  check_kernel_limits(function, plan.config);
+  check_cluster(function, plan.config);
+}
+
+// CTAs of a multiprocessor. Registers, which only machine code has, may let fewer be resident on a
+// GPU.
+std::uint64_t resident_ctas(const Function& function, const LaunchConfig& config) {
+  const std::uint64_t threads = (volume(config.block) + 31) / 32 * 32;
+  const std::uint64_t shared =
+      function.info.shared_bytes + config.dynamic_shared_bytes + kReservedSharedBytes;
+  return std::min({kMaxThreadsPerMultiprocessor / threads, kSharedBytesPerMultiprocessor / shared,
+                   std::uint64_t{kMaxBlocksPerMultiprocessor}});
+}
+
+// The CTAs of a cluster share a group of multiprocessors; a GPU's groups have 16 or 18. A machine
+// too small for a cluster runs one at a time all the same.
+std::uint64_t resident_clusters(const State& s, const Function& function,
+                                const LaunchConfig& config) {
+  constexpr int kGroup = 18;
+  std::uint64_t clusters = 0;
+  for (int first = 0; first < s.multiprocessors(); first += kGroup) {
+    const int group = std::min(kGroup, s.multiprocessors() - first);
+    clusters += static_cast<std::uint64_t>(group) * resident_ctas(function, config) /
+                volume(config.cluster);
+  }
+  return std::max<std::uint64_t>(clusters, 1);
+}
+
 void check_residency(const State& s, const Function& function, const Plan& plan) {
   if (!plan.cooperative) return;
-  const std::uint64_t threads = (volume(plan.config.block) + 31) / 32 * 32;
-  const std::uint64_t shared =
-      function.info.shared_bytes + plan.config.dynamic_shared_bytes + kReservedSharedBytes;
-  const std::uint64_t resident =
-      std::min({kMaxThreadsPerMultiprocessor / threads, kSharedBytesPerMultiprocessor / shared,
-                std::uint64_t{kMaxBlocksPerMultiprocessor}});
-  const std::uint64_t capacity = resident * static_cast<std::uint64_t>(s.multiprocessors());
+  const std::uint64_t capacity =
+      resident_ctas(function, plan.config) * static_cast<std::uint64_t>(s.multiprocessors());
   if (volume(plan.config.grid) <= capacity) return;
   fail(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
        fmt::format("cooperative grid {}: at most {} CTAs are resident at once",
@@ -281,17 +309,22 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction handle, void*
     require(function->module->context == stream->context,
             "function and stream are of different contexts", CUDA_ERROR_INVALID_HANDLE);
     auto plan = std::make_shared<Plan>();
-    plan->config.grid = {config->gridDimX, config->gridDimY, config->gridDimZ};
-    plan->config.block = {config->blockDimX, config->blockDimY, config->blockDimZ};
-    plan->config.dynamic_shared_bytes = config->sharedMemBytes;
-    read_attributes(*config, *plan);
-    check_dims(plan->config);
-    check_kernel_limits(*function, plan->config);
-    check_cluster(*function, plan->config);
+    read_shape(*config, *function, *plan);
     check_residency(s, *function, *plan);
     plan->arguments = read_arguments(*function, parameters, extra);
     if (plan->overlaps) plan->before = launch_in_front(*stream);
     enqueue(s, *stream, [&s, function, plan] { run(s, *function, *plan); });
     note_launch(*stream, *plan);
+  });
+}
+
+CUresult cuOccupancyMaxActiveClusters(int* count, CUfunction handle, const CUlaunchConfig* config) {
+  return call([&](State& s) {
+    require(count != nullptr && config != nullptr, "expected pointers, got null");
+    const Function& function = *s.functions.get(handle);
+    check_fault(*function.module->context);
+    Plan plan;
+    read_shape(*config, function, plan);
+    *count = static_cast<int>(resident_clusters(s, function, plan.config));
   });
 }

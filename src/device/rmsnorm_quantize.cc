@@ -31,17 +31,20 @@ void rmsnorm_quantize(const Queue& queue, const RmsNormQuantizeParams& params) {
   if (params.rows == 0) return;
   const int cluster = rmsnorm_cluster_size(params.dim);
   const std::int64_t tiles = (params.rows + mx::kAtomRows - 1) / mx::kAtomRows;
-  const std::int64_t resident = queue.device.multiprocessors() / cluster;
   driver::LaunchShape shape;
-  shape.grid[0] =
-      static_cast<unsigned>(std::min(tiles, std::max<std::int64_t>(1, resident)) * cluster);
+  shape.grid[0] = static_cast<unsigned>(cluster);
   shape.block[0] = kRmsNormThreads;
   shape.cluster[0] = static_cast<unsigned>(cluster);
   shape.dynamic_smem_bytes = kRmsNormSmemBytes;
   const driver::KernelNeeds needs{.dynamic_smem_bytes = kRmsNormSmemBytes,
                                   .nonportable_cluster = cluster > 8};
-  queue.kernels.get("rmsnorm_quantize", entry_for(params), needs)
-      .launch(queue.stream, shape, params);
+  const driver::Kernel kernel = queue.kernels.get("rmsnorm_quantize", entry_for(params), needs);
+  // A cluster that found no place would begin when all the others have ended.
+  const std::int64_t resident =
+      cluster == 1 ? queue.device.multiprocessors() : kernel.resident_clusters(shape);
+  shape.grid[0] =
+      static_cast<unsigned>(std::min(tiles, std::max<std::int64_t>(1, resident)) * cluster);
+  kernel.launch(queue.stream, shape, params);
 }
 
 }  // namespace mxfa::device

@@ -15,6 +15,36 @@ typename Map::mapped_type& find_or_make(Map& map, std::string_view key) {
   return found != map.end() ? found->second : map[std::string(key)];
 }
 
+/// A launch as the driver takes it.
+struct LaunchConfig {
+  CUlaunchAttribute attributes[2] = {};
+  CUlaunchConfig config = {};
+
+  LaunchConfig(CUstream stream, const LaunchShape& shape) {
+    unsigned count = 0;
+    if (shape.cluster[0] * shape.cluster[1] * shape.cluster[2] > 1) {
+      attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+      attributes[count++].value.clusterDim = {shape.cluster[0], shape.cluster[1], shape.cluster[2]};
+    }
+    if (shape.programmatic_launch) {
+      attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+      attributes[count++].value.programmaticStreamSerializationAllowed = 1;
+    }
+    config.gridDimX = shape.grid[0];
+    config.gridDimY = shape.grid[1];
+    config.gridDimZ = shape.grid[2];
+    config.blockDimX = shape.block[0];
+    config.blockDimY = shape.block[1];
+    config.blockDimZ = shape.block[2];
+    config.sharedMemBytes = shape.dynamic_smem_bytes;
+    config.hStream = stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+};
+
 }  // namespace
 
 int Kernel::attribute(CUfunction_attribute attribute) const {
@@ -26,30 +56,21 @@ int Kernel::attribute(CUfunction_attribute attribute) const {
 }
 
 void Kernel::launch_raw(CUstream stream, const LaunchShape& shape, void** arguments) const {
-  CUlaunchAttribute attributes[2] = {};
-  unsigned count = 0;
-  if (shape.cluster[0] * shape.cluster[1] * shape.cluster[2] > 1) {
-    attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-    attributes[count++].value.clusterDim = {shape.cluster[0], shape.cluster[1], shape.cluster[2]};
-  }
-  if (shape.programmatic_launch) {
-    attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    attributes[count++].value.programmaticStreamSerializationAllowed = 1;
-  }
-  CUlaunchConfig config = {};
-  config.gridDimX = shape.grid[0];
-  config.gridDimY = shape.grid[1];
-  config.gridDimZ = shape.grid[2];
-  config.blockDimX = shape.block[0];
-  config.blockDimY = shape.block[1];
-  config.blockDimZ = shape.block[2];
-  config.sharedMemBytes = shape.dynamic_smem_bytes;
-  config.hStream = stream;
-  config.attrs = attributes;
-  config.numAttrs = count;
+  const LaunchConfig config(stream, shape);
   const CurrentDevice current(*device_);
-  device_->driver().check(device_->calls().cuLaunchKernelEx(&config, function_, arguments, nullptr),
-                          "cuLaunchKernelEx");
+  device_->driver().check(
+      device_->calls().cuLaunchKernelEx(&config.config, function_, arguments, nullptr),
+      "cuLaunchKernelEx");
+}
+
+int Kernel::resident_clusters(const LaunchShape& shape) const {
+  const LaunchConfig config(nullptr, shape);
+  const CurrentDevice current(*device_);
+  int count = 0;
+  device_->driver().check(
+      device_->calls().cuOccupancyMaxActiveClusters(&count, function_, &config.config),
+      "cuOccupancyMaxActiveClusters");
+  return count;
 }
 
 KernelCache::~KernelCache() {

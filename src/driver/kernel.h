@@ -47,6 +47,9 @@ class Kernel {
     launch_raw(stream, shape, pointers);
   }
   int attribute(CUfunction_attribute attribute) const;
+  /// Clusters of `shape` that the device holds at once. Fewer than its multiprocessors would allow
+  /// where they come in groups of other sizes.
+  int resident_clusters(const LaunchShape& shape) const;
 
  private:
   void launch_raw(CUstream stream, const LaunchShape& shape, void** arguments) const;

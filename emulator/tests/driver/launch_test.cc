@@ -134,6 +134,28 @@ TEST_F(LaunchTest, FunctionAttributes) {
             cuFuncSetAttribute(function("add"), CU_FUNC_ATTRIBUTE_NUM_REGS, 1));
 }
 
+TEST_F(LaunchTest, ResidentClusters) {
+  const CUfunction f = function("rank");
+  const auto resident = [&](unsigned cluster, unsigned threads) {
+    CUlaunchConfig shape = config(cluster, threads);
+    CUlaunchAttribute attribute = cluster_of(cluster);
+    shape.attrs = &attribute;
+    shape.numAttrs = 1;
+    int count = 0;
+    EXPECT_CU(CUDA_SUCCESS, cuOccupancyMaxActiveClusters(&count, f, &shape));
+    return count;
+  };
+  // 132 multiprocessors: 7 groups of 18, and 6.
+  EXPECT_EQ(resident(1, 1024), 264);
+  EXPECT_EQ(resident(2, 1024), 132);
+  EXPECT_EQ(resident(8, 1024), 7 * (36 / 8) + 12 / 8);
+  const CUlaunchConfig shape = config(1, 32);
+  int count = 0;
+  EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuOccupancyMaxActiveClusters(nullptr, f, &shape));
+  EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuOccupancyMaxActiveClusters(&count, f, nullptr));
+  EXPECT_CU(CUDA_ERROR_INVALID_HANDLE, cuOccupancyMaxActiveClusters(&count, nullptr, &shape));
+}
+
 TEST_F(LaunchTest, Clusters) {
   const CUdeviceptr words = zeros(32);
   const CUfunction f = function("rank");
