@@ -73,18 +73,10 @@ Call make_call(void* device, void* stream, const MxfaPeerShape& s, const MxfaPee
     args.cu_seqlens_q = make_tensor(t.cu_seqlens_q, DType::kI32, {s.batch + 1});
     args.cu_seqlens_k = make_tensor(t.cu_seqlens_k, DType::kI32, {s.batch + 1});
   }
-  call.backward_args = {.q = args.q,
-                        .k = args.k,
-                        .v = args.v,
-                        .cu_seqlens_q = args.cu_seqlens_q,
-                        .cu_seqlens_k = args.cu_seqlens_k,
-                        .o = args.o,
-                        .lse = args.lse,
-                        .row_max = args.row_max,
-                        .dout = tensor_of(s, t.dout, true),
-                        .dq = tensor_of(s, t.dq, true),
-                        .dk = tensor_of(s, t.dk, false),
-                        .dv = tensor_of(s, t.dv, false)};
+  call.backward_args = mxfa::attention::backward_args(args, tensor_of(s, t.dout, true));
+  call.backward_args.dq = tensor_of(s, t.dq, true);
+  call.backward_args.dk = tensor_of(s, t.dk, false);
+  call.backward_args.dv = tensor_of(s, t.dv, false);
   mxfa::attention::Options& options = call.options;
   options.device = static_cast<const mxfa::Device*>(device);
   options.stream = stream;

@@ -151,6 +151,10 @@ struct BackwardArgs {
   TensorView dq_overflows = {};
 };
 
+/// What a backward takes of a forward's arguments, and of what that call has written there. Which
+/// gradients are wanted is left to the caller.
+BackwardArgs backward_args(const ForwardArgs& forward, const Tensor& dout);
+
 /// Bytes of scratch that a call uses beside its arguments: copies of operands that kernels read
 /// in another form, dq sums in FP32 or FP16. It grows with rows * heads * head_dim, never
 /// with seqlen_q * seqlen_k. On the CPU each thread has about 4 MB more, plus in the backward 12

@@ -8,6 +8,7 @@ namespace mxfa::device {
 void clear_behind(const Queue& queue, const ClearBehindParams& params) {
   core::expect(params.count >= 0 && params.count <= kMaxBehind, "count",
                core::later("0 to {}", kMaxBehind), params.count);
+  if (params.count == 0) return;
   driver::LaunchShape shape;
   shape.grid[0] = 16;  // there are few such rows, mostly none
   shape.block[0] = kClearBehindThreads;

@@ -67,9 +67,9 @@ class Preparation {
       result.dout = operand(spec_.dout, o_offsets, o_sequences, spec_.num_heads,
                             {.rows = true, .transposed = true});
     }
+    result.bytes = memory_.used();
     return result;
   }
-  std::int64_t bytes() const { return memory_.used(); }
 
  private:
   JaggedOffsetsView offsets(const Sequences& sequences) {
@@ -214,9 +214,7 @@ void check(const OperandsSpec& spec) {
 
 std::int64_t operands_bytes(const OperandsSpec& spec) {
   check(spec);
-  Preparation counted(spec, nullptr, nullptr);
-  counted.run();
-  return counted.bytes();
+  return Preparation(spec, nullptr, nullptr).run().bytes;
 }
 
 AttentionOperands prepare_operands(const Queue& queue, const OperandsSpec& spec, void* memory) {

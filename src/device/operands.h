@@ -135,6 +135,7 @@ struct OperandsSpec {
 
 struct AttentionOperands {
   AttentionOperand q, k, v, dout;
+  std::int64_t bytes = 0;  ///< operands_bytes(): of what they lie in
 };
 
 /// Bytes of device memory that the prepared operands lie in, from shapes alone.

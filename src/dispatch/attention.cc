@@ -201,6 +201,18 @@ void fill_behind(const TensorView& rows, std::int64_t first, float value) {
 
 }  // namespace
 
+BackwardArgs backward_args(const ForwardArgs& forward, const Tensor& dout) {
+  return {.q = forward.q,
+          .k = forward.k,
+          .v = forward.v,
+          .cu_seqlens_q = forward.cu_seqlens_q,
+          .cu_seqlens_k = forward.cu_seqlens_k,
+          .o = forward.o,
+          .lse = forward.lse,
+          .row_max = forward.row_max,
+          .dout = dout};
+}
+
 BlockShape operand_shape(const Options& options) {
   if (options.leak_free) return BlockShape::k1xD;
   return dout_shape(options);

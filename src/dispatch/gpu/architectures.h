@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include "device/clear_behind.h"
 #include "dispatch/gpu/device_problem.h"
 #include "driver/kernel.h"
 
@@ -30,8 +31,9 @@ struct PassKernels {
   std::int64_t (*workspace_bytes)(const Problem& problem);
   /// Launches what makes the operands in the workspace, and what else follows from lengths.
   void (*prepare)(const Problem& problem, void* workspace);
-  /// Launches attention on what prepare left there, which stays as it is.
-  void (*attend)(const Problem& problem, void* workspace);
+  /// Launches attention on what prepare left there, which stays as it is, and what clears rows that
+  /// no sequence has.
+  void (*attend)(const Problem& problem, void* workspace, const device::ClearBehindParams& behind);
 };
 using ForwardKernels = PassKernels<ForwardProblem>;
 using BackwardKernels = PassKernels<BackwardProblem>;

@@ -62,13 +62,12 @@ const BackwardKernels& kernels_of(const BackwardProblem& problem) {
   return *own.backward;
 }
 
-/// Rows that no kernel writes, since no sequence has them.
-void clear_behind(const BackwardProblem& problem) {
+device::ClearBehindParams behind_of(const BackwardProblem& problem) {
   Behind behind(problem);
   behind.add_rows(problem.dq, Side::kQ);
   behind.add_rows(problem.dk, Side::kK);
   behind.add_rows(problem.dv, Side::kK);
-  behind.clear();
+  return behind.params();
 }
 
 }  // namespace
@@ -84,7 +83,7 @@ void device_backward(const attention::BackwardArgs& args, const attention::Optio
                      std::span<std::byte> workspace, const Phases& phases) {
   const driver::CurrentDevice current(options.device->state().device);
   BackwardProblem problem = make_problem(args, options);
-  run_phases(problem, kernels_of(problem), workspace, phases, clear_behind);
+  run_phases(problem, kernels_of(problem), workspace, phases, behind_of);
 }
 
 }  // namespace mxfa::dispatch

@@ -1,7 +1,5 @@
 #include "dispatch/gpu/behind.h"
 
-#include "device/ops.h"
-
 namespace mxfa::dispatch {
 
 void Behind::add(const device::RowsBehind& rows) {
@@ -48,10 +46,6 @@ void Behind::add_row_values(const TensorView& x) {
        .cu_seqlens = problem_.o_sequences.cu_seqlens,
        .batch = problem_.o_sequences.batch,
        .minus_infinity = true});
-}
-
-void Behind::clear() const {
-  if (params_.count > 0) device::clear_behind(problem_.queue, params_);
 }
 
 }  // namespace mxfa::dispatch

@@ -5,8 +5,8 @@
 
 namespace mxfa::dispatch {
 
-/// What kernels leave unwritten behind the last sequence of packed sides, collected and cleared by
-/// one kernel. Sides whose sequences are dense have nothing there.
+/// Collects what no sequence has: rows behind the last one of packed sides. Sides whose sequences
+/// are dense have nothing there.
 class Behind {
  public:
   explicit Behind(const DeviceProblem& problem) : problem_(problem) {}
@@ -15,7 +15,7 @@ class Behind {
   void add_rows(const DeviceRows& rows, Side side);
   /// -infinity, in FP32 [num_heads, rows_o].
   void add_row_values(const TensorView& x);
-  void clear() const;
+  const device::ClearBehindParams& params() const { return params_; }
 
  private:
   void add(const device::RowsBehind& rows);

@@ -29,7 +29,8 @@ void prepare(const ForwardProblem& problem, void* workspace) {
   device::prepare_operands(problem.queue, problem.operands, workspace);
 }
 
-void attend(const ForwardProblem& problem, void* workspace) {
+void attend(const ForwardProblem& problem, void* workspace,
+            const device::ClearBehindParams& behind) {
   const device::AttentionOperands operands = device::operands_in(problem.operands, workspace);
   const attention::ForwardArgs& args = problem.args;
   device::exact_attention(
@@ -49,6 +50,7 @@ void attend(const ForwardProblem& problem, void* workspace) {
                       .lse_head_stride = args.lse.strides[0],
                       .row_max = static_cast<float*>(args.row_max.data),
                       .row_max_head_stride = args.row_max.strides[0]});
+  device::clear_behind(problem.queue, behind);
 }
 
 }  // namespace

@@ -34,15 +34,13 @@ const ForwardKernels& kernels_of(const ForwardProblem& problem) {
   return kernels;
 }
 
-/// Rows that no kernel writes, since no sequence has them.
-void clear_behind(const ForwardProblem& problem) {
-  if (problem.o_sequences.cu_seqlens == nullptr) return;
+device::ClearBehindParams behind_of(const ForwardProblem& problem) {
   const attention::ForwardArgs& args = problem.args;
   Behind behind(problem);
   behind.add_rows(problem.o, Side::kO);
   behind.add_row_values(args.lse);
   if (args.row_max.rank > 0) behind.add_row_values(args.row_max);
-  behind.clear();
+  return behind.params();
 }
 
 }  // namespace
@@ -58,7 +56,7 @@ void device_forward(const attention::ForwardArgs& args, const attention::Options
                     std::span<std::byte> workspace, const Phases& phases) {
   const driver::CurrentDevice current(options.device->state().device);
   ForwardProblem problem = make_problem(args, options);
-  run_phases(problem, kernels_of(problem), workspace, phases, clear_behind);
+  run_phases(problem, kernels_of(problem), workspace, phases, behind_of);
 }
 
 }  // namespace mxfa::dispatch

@@ -17,17 +17,15 @@ std::int64_t workspace_bytes(const Problem& problem, const Kernels& kernels) {
   return with_offsets_bytes(problem, kernels.workspace_bytes(problem));
 }
 
-/// clear_behind(problem): once the kernels have been launched.
-template <class Problem, class Kernels, class ClearBehind>
+/// behind_of(problem): rows that no sequence has.
+template <class Problem, class Kernels, class BehindOf>
 void run_phases(Problem& problem, const Kernels& kernels, std::span<std::byte> workspace,
-                const Phases& phases, ClearBehind clear_behind) {
+                const Phases& phases, BehindOf behind_of) {
   const std::int64_t bytes = kernels.workspace_bytes(problem);
   check_workspace(problem, workspace, with_offsets_bytes(problem, bytes));
   narrow_offsets(problem, workspace.data(), bytes, phases.prepare);
   if (phases.prepare) kernels.prepare(problem, workspace.data());
-  if (!phases.attend) return;
-  kernels.attend(problem, workspace.data());
-  clear_behind(problem);
+  if (phases.attend) kernels.attend(problem, workspace.data(), behind_of(problem));
 }
 
 }  // namespace mxfa::dispatch

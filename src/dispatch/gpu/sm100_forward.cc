@@ -82,9 +82,11 @@ void prepare(const ForwardProblem& problem, void* workspace) {
          workspace, device::Phase::kPlan);
 }
 
-void attend(const ForwardProblem& problem, void* workspace) {
+void attend(const ForwardProblem& problem, void* workspace,
+            const device::ClearBehindParams& behind) {
   launch(problem, device::block_scaled_in(problem.operands, workspace), workspace,
          device::Phase::kAttend);
+  device::clear_behind(problem.queue, behind);
 }
 
 }  // namespace

@@ -61,31 +61,30 @@ sm90::backward::BackwardCall call_of(const BackwardProblem& problem, void* memor
   const device::AttentionOperands operands = device::operands_in(problem.operands, memory);
   const attention::BackwardArgs& args = problem.args;
   const attention::Options& options = problem.options;
-  return {.q = operands.q,
-          .k = operands.k,
-          .v = operands.v,
-          .dout = operands.dout,
-          .broadcast_q = problem.operands.broadcast_q,
-          .mask = problem.mask,
-          .softmax_scale = problem.softmax_scale,
-          .o = static_cast<const std::uint16_t*>(problem.o.data()),
-          .o_token_stride = problem.o.token_stride,
-          .o_head_stride = problem.o.head_stride,
-          .lse = static_cast<const float*>(args.lse.data),
-          .row_max = static_cast<const float*>(args.row_max.data),
-          .lse_head_stride = args.lse.strides[0],
-          .columns = problem.operands.head_dim,
-          .dq = gradient(problem.dq),
-          .dk = gradient(problem.dk),
-          .dv = gradient(problem.dv),
-          .dq_sums = options.dq_accum == DType::kF16 ? sm90::backward::DqSums::kF16
-                                                     : sm90::backward::DqSums::kF32,
-          .dq_exponent = options.dq_exponent,
-          .deterministic = options.deterministic,
-          .dq_overflows = static_cast<unsigned long long*>(args.dq_overflows.data),
-          .workspace = memory == nullptr ? nullptr
-                                         : static_cast<std::byte*>(memory) +
-                                               device::operands_bytes(problem.operands)};
+  return {
+      .q = operands.q,
+      .k = operands.k,
+      .v = operands.v,
+      .dout = operands.dout,
+      .broadcast_q = problem.operands.broadcast_q,
+      .mask = problem.mask,
+      .softmax_scale = problem.softmax_scale,
+      .o = static_cast<const std::uint16_t*>(problem.o.data()),
+      .o_token_stride = problem.o.token_stride,
+      .o_head_stride = problem.o.head_stride,
+      .lse = static_cast<const float*>(args.lse.data),
+      .row_max = static_cast<const float*>(args.row_max.data),
+      .lse_head_stride = args.lse.strides[0],
+      .columns = problem.operands.head_dim,
+      .dq = gradient(problem.dq),
+      .dk = gradient(problem.dk),
+      .dv = gradient(problem.dv),
+      .dq_sums = options.dq_accum == DType::kF16 ? sm90::backward::DqSums::kF16
+                                                 : sm90::backward::DqSums::kF32,
+      .dq_exponent = options.dq_exponent,
+      .deterministic = options.deterministic,
+      .dq_overflows = static_cast<unsigned long long*>(args.dq_overflows.data),
+      .workspace = memory == nullptr ? nullptr : static_cast<std::byte*>(memory) + operands.bytes};
 }
 
 std::int64_t workspace_bytes(const BackwardProblem& problem) {
@@ -97,8 +96,10 @@ void prepare(const BackwardProblem& problem, void* workspace) {
   device::prepare_operands(problem.queue, problem.operands, workspace);
 }
 
-void attend(const BackwardProblem& problem, void* workspace) {
+void attend(const BackwardProblem& problem, void* workspace,
+            const device::ClearBehindParams& behind) {
   sm90::backward::attention_backward(problem.queue, call_of(problem, workspace));
+  device::clear_behind(problem.queue, behind);
 }
 
 }  // namespace

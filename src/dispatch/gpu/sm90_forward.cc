@@ -6,10 +6,6 @@
 namespace mxfa::dispatch {
 namespace {
 
-std::int64_t operands_bytes(const ForwardProblem& problem) {
-  return device::operands_bytes(problem.operands);
-}
-
 /// Q and K where their product is in BF16: read where they lie.
 void check_bf16(const device::OperandInput& x, std::string_view name,
                 const device::Sequences& sequences) {
@@ -57,8 +53,9 @@ void check(const ForwardProblem& problem) {
 }
 
 std::int64_t workspace_bytes(const ForwardProblem& problem) {
-  return operands_bytes(problem) + sm90::forward::forward_workspace_bytes(
-                                       problem.queue.device, problem.operands.k_sequences.batch);
+  return device::operands_bytes(problem.operands) +
+         sm90::forward::forward_workspace_bytes(problem.queue.device,
+                                                problem.operands.k_sequences.batch);
 }
 
 sm90::forward::Bf16Rows bf16_rows(const device::OperandInput& x) {
@@ -66,7 +63,7 @@ sm90::forward::Bf16Rows bf16_rows(const device::OperandInput& x) {
 }
 
 void launch(const ForwardProblem& problem, const device::AttentionOperands& operands,
-            void* workspace, device::Phase phase) {
+            void* workspace, device::Phase phase, const device::ClearBehindParams& behind) {
   const device::OperandsSpec& spec = problem.operands;
   const DeviceRows& o = problem.o;
   sm90::forward::ForwardCall call{
@@ -81,8 +78,9 @@ void launch(const ForwardProblem& problem, const device::AttentionOperands& oper
       .lse = static_cast<float*>(problem.args.lse.data),
       .row_max = static_cast<float*>(problem.args.row_max.data),
       .lse_head_stride = problem.args.lse.strides[0],
-      .workspace = static_cast<std::byte*>(workspace) + operands_bytes(problem),
-      .phase = phase};
+      .workspace = static_cast<std::byte*>(workspace) + operands.bytes,
+      .phase = phase,
+      .behind = behind};
   if (spec.bf16_scores) {
     call.q_bf16 = bf16_rows(spec.q);
     call.k_bf16 = bf16_rows(spec.k);
@@ -100,12 +98,13 @@ void launch(const ForwardProblem& problem, const device::AttentionOperands& oper
 
 void prepare(const ForwardProblem& problem, void* workspace) {
   launch(problem, device::prepare_operands(problem.queue, problem.operands, workspace), workspace,
-         device::Phase::kPlan);
+         device::Phase::kPlan, {});
 }
 
-void attend(const ForwardProblem& problem, void* workspace) {
+void attend(const ForwardProblem& problem, void* workspace,
+            const device::ClearBehindParams& behind) {
   launch(problem, device::operands_in(problem.operands, workspace), workspace,
-         device::Phase::kAttend);
+         device::Phase::kAttend, behind);
 }
 
 }  // namespace

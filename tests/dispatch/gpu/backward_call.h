@@ -32,18 +32,10 @@ class DeviceBackward {
       view.data = data;
       return Tensor{view};
     };
-    args_ = {.q = args.q,
-             .k = args.k,
-             .v = args.v,
-             .cu_seqlens_q = args.cu_seqlens_q,
-             .cu_seqlens_k = args.cu_seqlens_k,
-             .o = args.o,
-             .lse = args.lse,
-             .row_max = args.row_max,
-             .dout = as(args.o, dout_.data()),
-             .dq = as(args.q, dq_.data()),
-             .dk = as(args.k, dk_.data()),
-             .dv = as(args.v, dv_.data())};
+    args_ = attention::backward_args(args, as(args.o, dout_.data()));
+    args_.dq = as(args.q, dq_.data());
+    args_.dk = as(args.k, dk_.data());
+    args_.dv = as(args.v, dv_.data());
   }
 
   attention::BackwardArgs& args() { return args_; }

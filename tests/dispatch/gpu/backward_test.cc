@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "dispatch/gpu/backward_call.h"
+#include "dispatch/gpu/captured_graph.h"
 #include "dispatch/gpu/payload.h"
 #include "support/compare.h"
 
@@ -112,6 +113,39 @@ TEST(GpuBackward, PreparedOperandsServeManyCalls) {
     attention::backward_prepared(call.args(), call.options(), call.workspace().bytes());
     expect_equal(call.codes(), want, "prepared");
   }
+}
+
+TEST(GpuBackward, GraphsReplayIt) {
+  DeviceBackward call(jagged_in_order());
+  const driver::Stream stream(device().state().device);
+  call.options().stream = stream.handle();
+  const DeviceBackward::Codes want = call.run();  // loads the kernels
+  const std::span<std::byte> workspace = call.workspace().bytes();
+  const CapturedGraph graph(stream,
+                            [&] { attention::backward(call.args(), call.options(), workspace); });
+  for (int i = 0; i < 2; ++i) {
+    call.poison_outputs();
+    call.workspace().poison_again();
+    graph.replay();
+    expect_equal(call.codes(), want, "replayed");
+  }
+}
+
+TEST(GpuBackward, GradientOfASumHasStrideZero) {
+  CallCase c = dense();
+  c.options.deterministic = true;
+  DeviceBackward call(c);
+  const std::vector<std::uint16_t> ones(static_cast<std::size_t>(c.head_dim), 0x3F80);
+  const DeviceArray<std::uint16_t> row(ones);
+  const DeviceArray<std::uint16_t> rows(
+      std::vector<std::uint16_t>(call.dout_values().size(), 0x3F80));
+  call.args().dout.values.data = rows.data();
+  const DeviceBackward::Codes want = call.run();
+  TensorView& dout = call.args().dout.values;
+  dout.data = row.data();
+  for (int i = 0; i + 1 < dout.rank; ++i) dout.strides[i] = 0;
+  call.poison_outputs();
+  expect_equal(call.run(), want, "stride 0");
 }
 
 TEST(GpuBackward, WhatIsNotGivenIsNotComputed) {

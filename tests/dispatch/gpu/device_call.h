@@ -32,10 +32,10 @@ class DeviceArray {
     memory_.download(values.data(), count_ * sizeof(T));
     return values;
   }
-  void poison_again() const {
-    const std::vector<T> values = poison(count_);
+  void upload(const std::vector<T>& values) const {
     memory_.upload(values.data(), count_ * sizeof(T));
   }
+  void poison_again() const { upload(poison(count_)); }
 
  private:
   static std::vector<T> poison(std::size_t count) {
@@ -157,6 +157,8 @@ class DeviceCall {
     if (!workspace_ || std::ssize(workspace_->bytes()) != bytes) workspace_.emplace(bytes);
     return *workspace_;
   }
+  /// As many as before, in place.
+  void set_cu_seqlens_k(const std::vector<std::int32_t>& values) const { cu_k_.upload(values); }
   void poison_outputs() {
     o_.poison_again();
     lse_.poison_again();

@@ -1,9 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <thread>
 
+#include "dispatch/gpu/captured_graph.h"
 #include "dispatch/gpu/device_call.h"
-#include "dispatch/gpu/device_state.h"
 #include "dispatch/gpu/payload.h"
 #include "reference/attention.h"
 #include "support/compare.h"
@@ -209,46 +210,64 @@ TEST(BlackwellForward, ScalesOfPInBlocks) {
 }
 
 TEST(GpuForward, PreparedOperandsServeManyCalls) {
-  DeviceCall call(jagged());
-  const CallResults want = call.run();
-  call.workspace().poison_again();
-  attention::prepare_forward(call.args(), call.options(), call.workspace().bytes());
-  for (int i = 0; i < 2; ++i) {
-    call.poison_outputs();
-    attention::forward_prepared(call.args(), call.options(), call.workspace().bytes());
-    expect_equal(call.results(), want, "prepared");
+  // Two tiles of so many keys are divided among multiprocessors, which count who has come.
+  for (const CallCase& c : {jagged(), CallCase{.seqlen_q = 20, .seqlen_k = 1024}}) {
+    DeviceCall call(c);
+    const CallResults want = call.run();
+    call.workspace().poison_again();
+    attention::prepare_forward(call.args(), call.options(), call.workspace().bytes());
+    for (int i = 0; i < 2; ++i) {
+      call.poison_outputs();
+      attention::forward_prepared(call.args(), call.options(), call.workspace().bytes());
+      expect_equal(call.results(), want, c.dense() ? "divided" : "jagged");
+    }
   }
 }
 
 TEST(GpuForward, GraphsReplayIt) {
   DeviceCall call(jagged());
-  const driver::Device& own = device().state().device;
-  const driver::Stream stream(own);
+  const driver::Stream stream(device().state().device);
   call.options().stream = stream.handle();
   const CallResults want = call.run();  // loads the kernels
-  const auto& calls = own.calls();
-  const auto check = [&](CUresult result) { own.driver().check(result, "graph"); };
-  CUgraph graph = nullptr;
-  CUgraphExec exec = nullptr;
-  {
-    const driver::CurrentDevice current(own);
-    check(calls.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_GLOBAL));
-    attention::forward(call.args(), call.options(), call.workspace().bytes());
-    check(calls.cuStreamEndCapture(stream.handle(), &graph));
-    check(calls.cuGraphInstantiate(&exec, graph, 0));
-  }
+  const std::span<std::byte> workspace = call.workspace().bytes();
+  const CapturedGraph graph(stream,
+                            [&] { attention::forward(call.args(), call.options(), workspace); });
   for (int i = 0; i < 2; ++i) {
     call.poison_outputs();
     call.workspace().poison_again();
-    {
-      const driver::CurrentDevice current(own);
-      check(calls.cuGraphLaunch(exec, stream.handle()));
-    }
+    graph.replay();
     expect_equal(call.results(), want, "replayed");
   }
-  const driver::CurrentDevice current(own);
-  check(calls.cuGraphExecDestroy(exec));
-  check(calls.cuGraphDestroy(graph));
+}
+
+TEST(GpuForward, GraphsReplayNewLengths) {
+  const auto call_of = [](std::vector<std::int32_t> cu_seqlens_k) {
+    return DeviceCall({.cu_seqlens_q = {0, 20, 40}, .cu_seqlens_k = std::move(cu_seqlens_k)});
+  };
+  DeviceCall call = call_of({0, 30, 100}), other = call_of({0, 90, 100});
+  const driver::Stream stream(device().state().device);
+  call.options().stream = stream.handle();
+  call.run();
+  const std::span<std::byte> workspace = call.workspace().bytes();
+  const CapturedGraph graph(stream,
+                            [&] { attention::forward(call.args(), call.options(), workspace); });
+  call.set_cu_seqlens_k({0, 90, 100});
+  graph.replay();
+  expect_equal(call.results(), other.run(), "other lengths");
+}
+
+TEST(GpuForward, CurrentContextStays) {
+  DeviceCall call(jagged());
+  const CallResults want = call.run();
+  call.poison_outputs();
+  // In a new thread none is current: the call makes the device's so, and takes it back.
+  std::thread([&] {
+    call.run();
+    CUcontext current = nullptr;
+    EXPECT_EQ(device().state().device.calls().cuCtxGetCurrent(&current), CUDA_SUCCESS);
+    EXPECT_EQ(current, nullptr);
+  }).join();
+  expect_equal(call.results(), want, "another thread");
 }
 
 TEST(GpuForward, OffsetsOf64BitsGiveTheSameBits) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include "device/clear_behind.cuh"
 #include "kernels/sm90/forward/consumer.cuh"
 #include "kernels/sm90/forward/load.cuh"
 #include "kernels/sm90/forward/tiles.cuh"
+#include "ptx/griddepcontrol.cuh"
 
 namespace mxfa::sm90::forward {
 
@@ -25,6 +27,7 @@ __device__ inline void forward(const ForwardParams& params) {
     cuda::ptx::mbarrier_init(&smem.patched, 1);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
+  ptx::griddepcontrol_wait();  // what was set up above had no need of the kernel before
   __syncthreads();
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   if (warpgroup == 0) {
@@ -33,6 +36,10 @@ __device__ inline void forward(const ForwardParams& params) {
       TileProducer<Config>(params, smem).run();
     } else if (threadIdx.x < 64) {
       KeyProducer<Config>(params, smem).run();
+    } else {
+      device::clear_behind(params.behind,
+                           static_cast<std::int32_t>(blockIdx.x * 2 + threadIdx.x / 32 - 2),
+                           static_cast<std::int32_t>(gridDim.x * 2));
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Config::kConsumerRegisters));

@@ -144,7 +144,7 @@ void check_outputs(const ForwardCall& call) {
 void check_call(const ForwardCall& call) {
   check_operands(call);
   check_scores(call);
-  check_outputs(call);
+  if (call.q.total > 0) check_outputs(call);
 }
 
 /// Rows of BF16 in boxes of 64 columns and `tokens` tokens of one head. Columns that the tensor
@@ -225,6 +225,7 @@ ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
   params.seqlen_q = call.q.offsets.seqlen;
   params.seqlen_k = call.k.offsets.seqlen;
   params.scale_log2 = static_cast<float>(call.softmax_scale * std::numbers::log2e);
+  params.behind = call.behind;
   return params;
 }
 
@@ -243,8 +244,9 @@ unsigned plan_dense(const device::Queue& queue, const ForwardCall& call, std::in
     return static_cast<unsigned>(std::min(limit, tiles));
   }
   auto* const memory = static_cast<std::byte*>(call.workspace);
-  params.arrivals = reinterpret_cast<std::int32_t*>(memory);
+  params.arrivals = reinterpret_cast<unsigned*>(memory);
   params.partials = reinterpret_cast<float*>(memory + arrivals_bytes(limit));
+  if (call.phase == device::Phase::kAttend) return static_cast<unsigned>(ctas);
   const driver::CurrentDevice current(queue.device);
   queue.device.driver().check(
       queue.device.calls().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 0,
@@ -254,17 +256,27 @@ unsigned plan_dense(const device::Queue& queue, const ForwardCall& call, std::in
 }
 
 struct Kernel {
-  const char* kind;  ///< of attention_forward_d<head_dim>_<kind>
+  std::string_view entry;
   unsigned smem_bytes;
 };
 template <int kHeadDim>
 Kernel kernel_of(const ForwardCall& call) {
   using enum Product;
-  if (leak_free(call))
-    return {"tokens", sizeof(SmemPlan<Config<kHeadDim, Scores::kF32, kTokenScales>>)};
-  if (bf16_product(call)) return {"bf16", sizeof(SmemPlan<Config<kHeadDim, Scores::kF32, kBf16>>)};
-  if (call.scores == Scores::kF16) return {"f16", sizeof(SmemPlan<Config<kHeadDim, Scores::kF16>>)};
-  return {"f32", sizeof(SmemPlan<Config<kHeadDim, Scores::kF32>>)};
+  constexpr bool kWide = kHeadDim == 128;
+  if (leak_free(call)) {
+    return {kWide ? "attention_forward_d128_tokens" : "attention_forward_d64_tokens",
+            sizeof(SmemPlan<Config<kHeadDim, Scores::kF32, kTokenScales>>)};
+  }
+  if (bf16_product(call)) {
+    return {kWide ? "attention_forward_d128_bf16" : "attention_forward_d64_bf16",
+            sizeof(SmemPlan<Config<kHeadDim, Scores::kF32, kBf16>>)};
+  }
+  if (call.scores == Scores::kF16) {
+    return {kWide ? "attention_forward_d128_f16" : "attention_forward_d64_f16",
+            sizeof(SmemPlan<Config<kHeadDim, Scores::kF16>>)};
+  }
+  return {kWide ? "attention_forward_d128_f32" : "attention_forward_d64_f32",
+          sizeof(SmemPlan<Config<kHeadDim, Scores::kF32>>)};
 }
 
 }  // namespace
@@ -287,27 +299,27 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
   const std::int64_t rows = call.broadcast_q ? call.q.total * params.batch : call.q.total;
   const std::int64_t tiles = attention::most_tiles(params.shape, rows, params.batch);
   expect(tiles < (1ll << 31), "q", "fewer than 2^31 tiles of 192 rows", tiles);
-  if (tiles == 0 || params.batch == 0) return;
+  if (tiles == 0 || params.batch == 0) {
+    return call.phase == device::Phase::kPlan ? void() : device::clear_behind(queue, call.behind);
+  }
   driver::LaunchShape shape;
   if (dense) {
     const std::int64_t all =
         std::int64_t{params.batch} * call.q.num_heads * params.shape.m_blocks(params.seqlen_q);
     if (all == 0) return;
-    if (call.phase == device::Phase::kPlan) return;
     shape.grid[0] = plan_dense(queue, call, all, params);
   } else {
     plan_jagged(queue, call, params);
-    if (call.phase == device::Phase::kPlan) return;
     shape.grid[0] =
         static_cast<unsigned>(std::min<std::int64_t>(queue.device.multiprocessors(), tiles));
   }
+  if (call.phase == device::Phase::kPlan) return;
   shape.block[0] = Config<128, Scores::kF32>::kThreads;
   const Kernel kernel = call.q.head_dim == 128 ? kernel_of<128>(call) : kernel_of<64>(call);
   shape.dynamic_smem_bytes = kernel.smem_bytes;
+  shape.programmatic_launch = true;
   queue.kernels
-      .get("attention_forward",
-           fmt::format("attention_forward_d{}_{}", call.q.head_dim, kernel.kind),
-           {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
+      .get("attention_forward", kernel.entry, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
       .launch(queue.stream, shape, params);
 }
 

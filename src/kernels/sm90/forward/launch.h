@@ -4,6 +4,7 @@
 #include <span>
 
 #include "attention/mask.h"
+#include "device/clear_behind.h"
 #include "device/mxfp8_rows.h"
 #include "device/operands.h"
 #include "device/ops.h"
@@ -54,9 +55,11 @@ struct ForwardCall {
   std::int64_t lse_head_stride = 0;
 
   /// forward_workspace_bytes() of memory, 16-byte aligned. Needed by jagged batches; without it the
-  /// last round of dense ones is not divided among the multiprocessors.
+  /// last round of dense ones is not divided among the multiprocessors. What Phase::kPlan leaves
+  /// there serves calls of Phase::kAttend of the same shapes.
   void* workspace = nullptr;
   device::Phase phase = device::Phase::kAll;
+  device::ClearBehindParams behind = {};  ///< rows that no sequence has
 };
 
 /// From shapes alone; 26 MB at most beside 8 bytes a sequence.

@@ -6,6 +6,7 @@
 
 #include "attention/split_tail.h"
 #include "attention/tile_scheduler.h"
+#include "device/clear_behind.h"
 #include "device/mxfp8_rows.h"
 #include "device/operands.h"
 
@@ -42,14 +43,16 @@ struct ForwardParams {
   attention::JaggedPlan plan = {};  ///< null where dense
   std::int32_t* counter = nullptr;
   /// Dense, where the last round is divided: parts that came, [slots, kConsumers], 0 before the
-  /// launch; and what they hand over, [segments, kConsumers] of kPartBytes. Null: not divided.
-  std::int32_t* arrivals = nullptr;
+  /// launch and after it; and what they hand over, [segments, kConsumers] of kPartBytes. Null: not
+  /// divided.
+  unsigned* arrivals = nullptr;
   float* partials = nullptr;
   std::int32_t batch = 0;
   std::int64_t seqlen_q = 0;  ///< dense
   std::int64_t seqlen_k = 0;
   bool broadcast_q = false;
   float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
+  device::ClearBehindParams behind = {};
 };
 
 }  // namespace mxfa::sm90::forward

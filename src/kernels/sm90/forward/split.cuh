@@ -23,8 +23,10 @@ class PartMerger {
     if (thread_ == 0) {
       // By the thread of the atomic: what others wrote has come to it by the barrier.
       __threadfence();
-      std::int32_t* const arrivals = params_.arrivals + tile_.slot * Config::kConsumers + part_;
-      shared = atomicAdd(arrivals, 1) + 1 == tile_.parts;
+      unsigned* const arrivals = params_.arrivals + tile_.slot * Config::kConsumers + part_;
+      // The last one leaves 0, for the next launch.
+      const unsigned last = static_cast<unsigned>(tile_.parts) - 1;
+      shared = atomicInc(arrivals, last) == last;
       __threadfence();
     }
     sync();
