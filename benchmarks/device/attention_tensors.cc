@@ -116,11 +116,11 @@ std::vector<double> head_values(const driver::Device& device, const driver::Devi
   return values;
 }
 
-void measure(const driver::Device& device, CUstream stream, const Halves& halves, double flops,
+void measure(const driver::Device& device, CUstream stream, const CallParts& parts, double flops,
              const SpeedOptions& options, io::Record& record) {
-  if (!options.timed) return halves.whole();
-  halves.prepare();
-  const std::function<void()> bodies[] = {halves.attend, halves.prepare, halves.whole};
+  if (!options.timed) return parts.whole();
+  parts.prepare();
+  const std::function<void()> bodies[] = {parts.attend, parts.prepare, parts.whole};
   const auto ms = time_by_events(device, stream, bodies, options.plan);
   record.timing = timing_of(ms[0]);
   record.tflops = flops / record.timing->ms_median * 1e-9;
@@ -202,7 +202,7 @@ std::vector<io::Record> host_time_records(const driver::Device& device,
   const HostWork& last = works.back();
   last.body();  // loads its kernels
   const Graph graph(device, stream, last.body);
-  add(std::string(last.name) + " in a graph", [&] { graph.launch(); });
+  add(last.name + " in a graph", [&] { graph.launch(); });
   return records;
 }
 

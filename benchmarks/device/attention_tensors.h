@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/attention_case.h"
@@ -84,9 +85,9 @@ std::vector<double> head_values(const driver::Device& device, const driver::Devi
                                 std::int64_t first_row, std::int64_t rows, std::int64_t heads,
                                 std::int64_t head, std::int64_t head_dim);
 
-/// A call on a device and its halves.
-struct Halves {
-  std::function<void()> attend, prepare, whole;
+/// A call on a device, its halves, and its checks alone.
+struct CallParts {
+  std::function<void()> attend, prepare, whole, checks;
 };
 struct SpeedOptions {
   RunPlan plan = {.warm_ups = 5, .runs = 30};
@@ -96,7 +97,7 @@ struct SpeedOptions {
 /// Runs the call; where it is timed, in turns with its halves. Sets timing and rates of attention
 /// on prepared operands, and in the record's further fields those of the preparation and of the
 /// whole call.
-void measure(const driver::Device& device, CUstream stream, const Halves& halves, double flops,
+void measure(const driver::Device& device, CUstream stream, const CallParts& parts, double flops,
              const SpeedOptions& options, io::Record& record);
 
 /// Host time of one of 100 calls in a row, over rounds: little work in each, so that the host never
@@ -105,7 +106,7 @@ io::TimingRecord host_timing(const driver::Stream& stream, const std::function<v
 
 /// A call's names for its records, and the call.
 struct HostWork {
-  const char* name;
+  std::string name;
   std::function<void()> body;
 };
 /// A record for each of `works`, and one for the last of them replayed from a CUDA graph.

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/key_gradients.h"
-#include "dispatch/gpu/device_state.h"
 
 namespace mxfa::bench {
 namespace {
@@ -13,50 +12,28 @@ std::int64_t checked_keys(const AttentionTensors::Sample& sample) {
   return std::min<std::int64_t>(16, sample.keys);
 }
 
-io::Record record_of(const AttentionCase& c, BackwardVariant variant, BlockShape block_shape) {
-  io::Record record;
-  record.routine = "attention_backward";
-  record.shape = c.record();
-  record.impl = variant == BackwardVariant::kF16             ? "mxfa mxfp8 (dq fp16)"
-                : variant == BackwardVariant::kDeterministic ? "mxfa mxfp8 (deterministic)"
-                                                             : "mxfa mxfp8";
-  record.variant.dq_accum = variant == BackwardVariant::kF16 ? "fp16" : "fp32";
-  record.variant.deterministic = variant == BackwardVariant::kDeterministic;
-  record.variant.qk = "mxfp8";
-  record.variant.block_shape = block_shape_name(block_shape);
-  return record;
-}
-
 }  // namespace
 
 BackwardCase::BackwardCase(const Device& device, CUstream stream, const AttentionTensors& tensors)
     : tensors_(tensors),
-      forward_(device, stream, tensors, ForwardVariant::kF32),
+      forward_(device, stream, tensors),
       dq_(tensors.device(), tensors.elements_q() * sizeof(std::uint16_t)),
       dk_(tensors.device(), tensors.elements_k() * sizeof(std::uint16_t)),
       dv_(tensors.device(), tensors.elements_k() * sizeof(std::uint16_t)),
       options_(forward_.options()) {
-  forward_.forward();
+  forward_.parts().whole();
   const auto memory = [](const driver::DeviceBuffer& buffer) {
     return reinterpret_cast<void*>(buffer.address());
   };
-  const attention::ForwardArgs& forward = forward_.args();
-  args_ = {.q = forward.q,
-           .k = forward.k,
-           .v = forward.v,
-           .cu_seqlens_q = forward.cu_seqlens_q,
-           .cu_seqlens_k = forward.cu_seqlens_k,
-           .o = forward.o,
-           .lse = forward.lse,
-           .row_max = forward.row_max,
-           .dout = tensors.dout(),
-           .dq = tensors.like_q(memory(dq_)),
-           .dk = tensors.like_k(memory(dk_)),
-           .dv = tensors.like_k(memory(dv_))};
+  args_ = attention::backward_args(forward_.args(), tensors.dout());
+  args_.dq = tensors.like_q(memory(dq_));
+  args_.dk = tensors.like_k(memory(dk_));
+  args_.dv = tensors.like_k(memory(dv_));
   use(BackwardVariant::kF32);
 }
 
 void BackwardCase::use(BackwardVariant variant) {
+  variant_ = variant;
   options_.dq_accum = variant == BackwardVariant::kF16 ? DType::kF16 : DType::kF32;
   options_.deterministic = variant == BackwardVariant::kDeterministic;
   workspace_.reset();
@@ -86,7 +63,29 @@ BackwardCase::Gradients BackwardCase::wanted() const {
   return want;
 }
 
-std::vector<std::pair<std::string, double>> BackwardCase::accuracy(const Gradients& want) const {
+CallParts BackwardCase::parts() const {
+  return {.attend = [this] { attention::backward_prepared(args_, options_, workspace_span()); },
+          .prepare = [this] { attention::prepare_backward(args_, options_, workspace_span()); },
+          .whole = [this] { attention::backward(args_, options_, workspace_span()); },
+          .checks = [this] { attention::backward_workspace_bytes(args_, options_); }};
+}
+
+io::Record BackwardCase::record() const {
+  constexpr const char* kImpls[] = {"mxfa mxfp8", "mxfa mxfp8 (dq fp16)",
+                                    "mxfa mxfp8 (deterministic)"};
+  io::Record record;
+  record.routine = "attention_backward";
+  record.shape = tensors_.shape().record();
+  record.impl = kImpls[static_cast<int>(variant_)];
+  record.variant.dq_accum = variant_ == BackwardVariant::kF16 ? "fp16" : "fp32";
+  record.variant.deterministic = variant_ == BackwardVariant::kDeterministic;
+  record.variant.qk = "mxfp8";
+  record.variant.block_shape = block_shape_name(attention::operand_shape(options_));
+  return record;
+}
+
+void BackwardCase::add_accuracy(io::Record& record) {
+  if (!wanted_) wanted_ = wanted();
   const AttentionCase& c = tensors_.shape();
   const driver::Device& device = tensors_.device();
   const AttentionTensors::Sample sample = tensors_.sample();
@@ -94,62 +93,11 @@ std::vector<std::pair<std::string, double>> BackwardCase::accuracy(const Gradien
     return head_values(device, buffer, sample.begin_k, checked_keys(sample), c.num_heads_kv,
                        sample.head_kv, c.head_dim);
   };
-  return {{"dq", reference::sqnr_db(want.dq, head_values(device, dq_, sample.first_q, sample.rows_q,
+  record.sqnr_db = {
+      {"dq", reference::sqnr_db(wanted_->dq, head_values(device, dq_, sample.first_q, sample.rows_q,
                                                          c.num_heads, sample.head, c.head_dim))},
-          {"dk", reference::sqnr_db(want.dk, of_keys(dk_))},
-          {"dv", reference::sqnr_db(want.dv, of_keys(dv_))}};
-}
-
-std::vector<io::Record> backward_records(const Device& device,
-                                         const std::vector<AttentionCase>& cases,
-                                         const std::vector<BackwardVariant>& variants,
-                                         const SpeedOptions& options,
-                                         const std::function<void()>& done) {
-  const driver::Device& own = device.state().device;
-  const driver::Stream stream(own);
-  std::vector<io::Record> records;
-  for (const AttentionCase& c : cases) {
-    const AttentionTensors tensors(device, c, true);
-    BackwardCase backward(device, stream.handle(), tensors);
-    const BackwardCase::Gradients want = backward.wanted();
-    for (const BackwardVariant variant : variants) {
-      backward.use(variant);
-      io::Record record = record_of(c, variant, attention::operand_shape(backward.options()));
-      measure(own, stream.handle(),
-              {.attend = [&] { backward.attend(); },
-               .prepare = [&] { backward.prepare(); },
-               .whole = [&] { backward.backward(); }},
-              c.backward_flops(), options, record);
-      record.sqnr_db = backward.accuracy(want);
-      records.push_back(std::move(record));
-      done();
-    }
-  }
-  return records;
-}
-
-std::vector<io::Record> backward_host_time_records(const Device& device) {
-  const driver::Device& own = device.state().device;
-  const driver::Stream stream(own);
-  std::vector<io::Record> records;
-  for (const Lengths lengths : {Lengths::kEqual, Lengths::kUniform}) {
-    const AttentionCase c = host_time_case(lengths);
-    const AttentionTensors tensors(device, c, true);
-    const BackwardCase backward(device, stream.handle(), tensors);
-    backward.backward();
-    const HostWork works[] = {
-        {"checks",
-         [&] { attention::backward_workspace_bytes(backward.args(), backward.options()); }},
-        {"prepare_backward", [&] { backward.prepare(); }},
-        {"backward_prepared", [&] { backward.attend(); }},
-        {"backward", [&] { backward.backward(); }}};
-    const io::Record like =
-        record_of(c, BackwardVariant::kF32, attention::operand_shape(backward.options()));
-    for (io::Record& record : host_time_records(own, stream, like, works)) {
-      records.push_back(std::move(record));
-    }
-  }
-  return records;
+      {"dk", reference::sqnr_db(wanted_->dk, of_keys(dk_))},
+      {"dv", reference::sqnr_db(wanted_->dv, of_keys(dv_))}};
 }
 
 }  // namespace mxfa::bench

@@ -1,28 +1,9 @@
 #include "device/forward_suite.h"
 
 #include "common/bars.h"
-#include "dispatch/gpu/device_state.h"
 
 namespace mxfa::bench {
-namespace {
-
-io::Record record_of(const AttentionCase& c, ForwardVariant variant, BlockShape block_shape) {
-  constexpr const char* kImpls[] = {"mxfa mxfp8", "mxfa mxfp8 (half scores)",
-                                    "mxfa mxfp8 (qk bf16)", "mxfa mxfp8 (leak-free)"};
-  io::Record record;
-  record.routine = "attention_forward";
-  record.shape = c.record();
-  record.impl = kImpls[static_cast<int>(variant)];
-  record.variant.qk = variant == ForwardVariant::kBf16 ? "bf16" : "mxfp8";
-  record.variant.p_scale = "constant";
-  record.variant.block_shape = block_shape_name(block_shape);
-  return record;
-}
-
-}  // namespace
-
-ForwardCase::ForwardCase(const Device& device, CUstream stream, const AttentionTensors& tensors,
-                         ForwardVariant variant)
+ForwardCase::ForwardCase(const Device& device, CUstream stream, const AttentionTensors& tensors)
     : tensors_(tensors),
       o_(tensors.device(), tensors.elements_q() * sizeof(std::uint16_t)),
       lse_(tensors.device(), tensors.shape().total_q() * tensors.shape().num_heads * sizeof(float)),
@@ -30,10 +11,7 @@ ForwardCase::ForwardCase(const Device& device, CUstream stream, const AttentionT
       options_{.device = &device,
                .stream = stream,
                .recipe = attention::native_recipe(device),
-               .causal = tensors.shape().causal,
-               .qk_bf16 = variant == ForwardVariant::kBf16,
-               .leak_free = variant == ForwardVariant::kLeakFree,
-               .half_scores = variant == ForwardVariant::kHalf} {
+               .causal = tensors.shape().causal} {
   const AttentionCase& c = tensors.shape();
   const auto rows = [&](const driver::DeviceBuffer& buffer) {
     return make_tensor(reinterpret_cast<void*>(buffer.address()), DType::kF32,
@@ -47,75 +25,52 @@ ForwardCase::ForwardCase(const Device& device, CUstream stream, const AttentionT
            .o = tensors.like_q(reinterpret_cast<void*>(o_.address())),
            .lse = rows(lse_),
            .row_max = rows(row_max_)};
-  for (const auto* output : {&o_, &lse_, &row_max_}) output->fill(0xFF);
-  workspace_.emplace(tensors.device(),
-                     static_cast<std::size_t>(attention::forward_workspace_bytes(args_, options_)));
+  use(ForwardVariant::kF32);
 }
 
-ForwardCase::Accuracy ForwardCase::accuracy() const {
+void ForwardCase::use(ForwardVariant variant) {
+  variant_ = variant;
+  options_.qk_bf16 = variant == ForwardVariant::kBf16;
+  options_.leak_free = variant == ForwardVariant::kLeakFree;
+  options_.half_scores = variant == ForwardVariant::kHalf;
+  workspace_.reset();
+  workspace_.emplace(tensors_.device(),
+                     static_cast<std::size_t>(attention::forward_workspace_bytes(args_, options_)));
+  for (const auto* output : {&o_, &lse_, &row_max_}) output->fill(0xFF);
+}
+
+CallParts ForwardCase::parts() const {
+  return {.attend = [this] { attention::forward_prepared(args_, options_, workspace_span()); },
+          .prepare = [this] { attention::prepare_forward(args_, options_, workspace_span()); },
+          .whole = [this] { attention::forward(args_, options_, workspace_span()); },
+          .checks = [this] { attention::forward_workspace_bytes(args_, options_); }};
+}
+
+io::Record ForwardCase::record() const {
+  constexpr const char* kImpls[] = {"mxfa mxfp8", "mxfa mxfp8 (half scores)",
+                                    "mxfa mxfp8 (qk bf16)", "mxfa mxfp8 (leak-free)"};
+  io::Record record;
+  record.routine = "attention_forward";
+  record.shape = tensors_.shape().record();
+  record.impl = kImpls[static_cast<int>(variant_)];
+  record.variant.qk = variant_ == ForwardVariant::kBf16 ? "bf16" : "mxfp8";
+  record.variant.p_scale = "constant";
+  record.variant.block_shape = block_shape_name(attention::operand_shape(options_));
+  return record;
+}
+
+void ForwardCase::add_accuracy(io::Record& record) const {
   const AttentionCase& c = tensors_.shape();
   const driver::Device& device = tensors_.device();
   const AttentionTensors::Sample sample = tensors_.sample();
   const auto want = reference::attention_forward(tensors_.inputs(sample));
   const auto lse =
       download<float>(device, lse_, sample.head * c.total_q() + sample.first_q, sample.rows_q);
-  Accuracy result;
-  result.lse_error = largest_difference(want.lse, std::vector<double>(lse.begin(), lse.end()));
-  result.o_db = reference::sqnr_db(
-      want.o.data,
-      head_values(device, o_, sample.first_q, sample.rows_q, c.num_heads, sample.head, c.head_dim));
-  return result;
-}
-
-std::vector<io::Record> forward_records(const Device& device,
-                                        const std::vector<AttentionCase>& cases,
-                                        const std::vector<ForwardVariant>& variants,
-                                        const SpeedOptions& options,
-                                        const std::function<void()>& done) {
-  const driver::Device& own = device.state().device;
-  const driver::Stream stream(own);
-  std::vector<io::Record> records;
-  for (const AttentionCase& c : cases) {
-    const AttentionTensors tensors(device, c, false);
-    for (const ForwardVariant variant : variants) {
-      const ForwardCase forward(device, stream.handle(), tensors, variant);
-      io::Record record = record_of(c, variant, attention::operand_shape(forward.options()));
-      measure(own, stream.handle(),
-              {.attend = [&] { forward.attend(); },
-               .prepare = [&] { forward.prepare(); },
-               .whole = [&] { forward.forward(); }},
-              c.forward_flops(), options, record);
-      const ForwardCase::Accuracy accuracy = forward.accuracy();
-      record.sqnr_db = {{"o", accuracy.o_db}};
-      record.extra["lse_error_max"] = accuracy.lse_error;
-      records.push_back(std::move(record));
-      done();
-    }
-  }
-  return records;
-}
-
-std::vector<io::Record> forward_host_time_records(const Device& device) {
-  const driver::Device& own = device.state().device;
-  const driver::Stream stream(own);
-  std::vector<io::Record> records;
-  for (const Lengths lengths : {Lengths::kEqual, Lengths::kUniform}) {
-    const AttentionCase c = host_time_case(lengths);
-    const AttentionTensors tensors(device, c, false);
-    const ForwardCase forward(device, stream.handle(), tensors, ForwardVariant::kF32);
-    forward.forward();
-    const HostWork works[] = {
-        {"checks", [&] { attention::forward_workspace_bytes(forward.args(), forward.options()); }},
-        {"prepare_forward", [&] { forward.prepare(); }},
-        {"forward_prepared", [&] { forward.attend(); }},
-        {"forward", [&] { forward.forward(); }}};
-    const io::Record like =
-        record_of(c, ForwardVariant::kF32, attention::operand_shape(forward.options()));
-    for (io::Record& record : host_time_records(own, stream, like, works)) {
-      records.push_back(std::move(record));
-    }
-  }
-  return records;
+  const auto o =
+      head_values(device, o_, sample.first_q, sample.rows_q, c.num_heads, sample.head, c.head_dim);
+  record.sqnr_db = {{"o", reference::sqnr_db(want.o.data, o)}};
+  record.extra["lse_error_max"] =
+      largest_difference(want.lse, std::vector<double>(lse.begin(), lse.end()));
 }
 
 }  // namespace mxfa::bench

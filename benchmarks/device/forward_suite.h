@@ -1,9 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <string_view>
-#include <vector>
 
 #include "device/attention_tensors.h"
 
@@ -19,27 +18,26 @@ enum class ForwardVariant : std::uint8_t {
 };
 inline constexpr std::string_view kForwardVariants[] = {"f32", "half", "qk-bf16", "leak-free"};
 
-/// One shape with its tensors.
+/// One shape with its tensors (see device/call_suite.h).
 class ForwardCase {
  public:
-  ForwardCase(const Device& device, CUstream stream, const AttentionTensors& tensors,
-              ForwardVariant variant);
+  using Variant = ForwardVariant;
+  static constexpr std::string_view kName = "forward";
+  static constexpr bool kWithDout = false;
 
+  /// Of variant kF32.
+  ForwardCase(const Device& device, CUstream stream, const AttentionTensors& tensors);
+
+  /// Options and workspace of the variant, for all that follows.
+  void use(ForwardVariant variant);
   const attention::ForwardArgs& args() const { return args_; }
   const attention::Options& options() const { return options_; }
-  const driver::DeviceBuffer& o() const { return o_; }
-  const driver::DeviceBuffer& lse() const { return lse_; }
-  /// The call; its preparation; attention on what that left.
-  void forward() const { attention::forward(args_, options_, workspace_span()); }
-  void prepare() const { attention::prepare_forward(args_, options_, workspace_span()); }
-  void attend() const { attention::forward_prepared(args_, options_, workspace_span()); }
-
-  struct Accuracy {
-    double o_db = 0;       ///< SQNR of o
-    double lse_error = 0;  ///< largest difference; NaN where one is
-  };
-  /// After a forward: of the sample, against attention in float64 on the BF16 inputs.
-  Accuracy accuracy() const;
+  CallParts parts() const;
+  double flops() const { return tensors_.shape().forward_flops(); }
+  io::Record record() const;
+  /// After the call: SQNR of o and the largest difference of lse (NaN where one is) of the sample,
+  /// against attention in float64 on the BF16 inputs.
+  void add_accuracy(io::Record& record) const;
 
  private:
   std::span<std::byte> workspace_span() const {
@@ -50,19 +48,8 @@ class ForwardCase {
   driver::DeviceBuffer o_, lse_, row_max_;
   attention::ForwardArgs args_;
   attention::Options options_;
+  ForwardVariant variant_ = ForwardVariant::kF32;
   std::optional<driver::DeviceBuffer> workspace_;
 };
-
-/// A record for each case and variant: time of attention on prepared operands, of the
-/// preparation and of the whole call (all in turns), rate, accuracy. `done` after each.
-std::vector<io::Record> forward_records(const Device& device,
-                                        const std::vector<AttentionCase>& cases,
-                                        const std::vector<ForwardVariant>& variants,
-                                        const SpeedOptions& options,
-                                        const std::function<void()>& done);
-
-/// Host time of calls back to back, of a small batch, dense and jagged: their checks alone, the
-/// preparation, attention on prepared operands, the whole call, that replayed from a CUDA graph.
-std::vector<io::Record> forward_host_time_records(const Device& device);
 
 }  // namespace mxfa::bench

@@ -37,14 +37,53 @@ TEST_F(BenchCommand, ComparesRatesOfAFile) {
            {"mxfa mxfp8", 300.0}, {"slow bf16", 100.0}, {"fast bf16", 200.0}, {"a fp8", 400.0}}) {
     records.push_back(
         {{"routine", "attention_forward"}, {"case", shape}, {"impl", impl}, {"tflops", rate}});
+    records.push_back({{"routine", "attention_backward"},
+                       {"case", shape},
+                       {"impl", impl},
+                       {"tflops", rate / 1000}});
   }
   std::ofstream(path("records.json")) << records;
   const Outcome outcome =
       run({"bench", "compare", path("records.json"), "--plot", path("rates.svg")});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("300         1.50        0.75"), std::string::npos) << outcome.out;
-  EXPECT_NE(file_text(path("rates.svg")).find("</svg>"), std::string::npos);
-  expect_refused({"bench", "compare", path("none.json")}, "none.json");
+  for (const char* line : {"attention_forward\n", "300         1.50        0.75",
+                           "attention_backward\n", "0.3         1.50        0.75"}) {
+    EXPECT_NE(outcome.out.find(line), std::string::npos) << line << "\n" << outcome.out;
+  }
+  EXPECT_NE(file_text(path("rates.svg")).find("attention_backward 1x2x8"), std::string::npos);
+  const Outcome one =
+      run({"bench", "compare", path("records.json"), "--routine", "attention_backward"});
+  EXPECT_EQ(one.out.find("attention_forward"), std::string::npos) << one.out;
+
+  std::ofstream(path("object.json")) << "{}";
+  std::ofstream(path("empty.json")) << "[]";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> refused{
+      {{path("none.json")}, "none.json: cannot open"},
+      {{path("")}, path("") + ": cannot read: a folder"},
+      {{""}, "expected the name of a file"},
+      {{path("object.json")}, "object.json: expected a JSON array of records"},
+      {{path("empty.json")}, "empty.json: expected records with a case and tflops"},
+      {{path("records.json"), "--routine", "delta"}, "attention_forward, attention_backward"}};
+  for (const auto& [arguments, want] : refused) {
+    std::vector<std::string> all{"bench", "compare"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    expect_refused(all, want);
+  }
+}
+
+TEST_F(BenchCommand, LeavesNoFileWhereItsReportIsLost) {
+  std::ofstream(path("records.json"))
+      << R"([{"routine": "a", "case": {}, "impl": "b", "tflops": 1}])";
+  const std::set<std::string> before = files();
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"bench", "compare", path("records.json"), "--plot", path("a.svg")},
+        {"--help"},
+        {"info", "--json", path("a.json")}}) {
+    const Outcome outcome = run(arguments, "/dev/full");
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_NE(outcome.err.find("standard output: cannot write"), std::string::npos) << outcome.err;
+    EXPECT_EQ(files(), before);
+  }
 }
 
 #ifdef MXFA_HAS_DRIVER
@@ -57,6 +96,8 @@ TEST_F(BenchCommand, RunsTheForwardOnTheEmulator) {
   EXPECT_EQ(records.size(), 3u);
   for (const auto& record : records) EXPECT_GT(double(record["sqnr_db"]["o"]), 24);
   EXPECT_EQ(files(), (std::set<std::string>{"forward.json", "forward.svg"}));
+  // Nothing is timed here: SQNR is drawn.
+  EXPECT_NE(file_text(path("forward.svg")).find("mxfa mxfp8, o"), std::string::npos);
 }
 
 TEST_F(BenchCommand, HoldsTheForwardToItsBars) {
@@ -95,7 +136,13 @@ TEST_F(BenchCommand, RunsTheBackwardOnTheEmulator) {
 
 TEST_F(BenchCommand, NamesWhatADeviceLacks) {
   expect_refused({"bench", "forward", "--driver", "emulator", "--arch", "sm_80"}, "sm_100a");
-  expect_refused({"bench", "forward", "--driver", "emulator", "--preset", "dense"}, "tiny");
+  expect_refused({"bench", "forward", "--driver", "emulator", "--preset", "dense"},
+                 "expected tiny, sqnr-tiny, got 'dense'");
+  expect_refused({"bench", "backward", "--driver", "emulator", "--preset", "sqnr-tiny"},
+                 "expected tiny, got 'sqnr-tiny'");
+  expect_refused({"bench", "backward", "--preset", "sqnr"}, "expected peer, dense");
+  expect_refused({"bench", "forward", "--variants", "f32,half,f32"},
+                 "variants: expected each of them once, got 'f32' again");
   expect_refused({"bench", "forward", "--preset", "fast"}, "jagged");
   expect_refused({"bench", "forward", "--variants", "f32,fast"}, "leak-free");
   expect_refused({"bench", "backward", "--variants", "fast"}, "deterministic");
@@ -109,6 +156,10 @@ TEST_F(BenchCommand, NamesWhatADeviceLacks) {
   };
   expect_refused(with("--device", "0"), "device: expected none on the emulator");
   expect_refused(with("--cublaslt", "libfast.so"), "cublaslt: expected none on the emulator");
+  expect_refused(with("--slack-db", "nan"), "expected a finite number, got 'nan'");
+  expect_refused(with("--slack-db", "-inf"), "expected a finite number, got '-inf'");
+  expect_refused(with("--plot", "a.png"), "expected a name that ends in .svg");
+  expect_refused({"budget", "forward", "--clock", "inf"}, "expected a finite number, got 'inf'");
   expect_refused(with("--slack-db", "2"), "slack-db: expected none without --preset sqnr, got 2");
 }
 #endif

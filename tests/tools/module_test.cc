@@ -117,7 +117,7 @@ TEST_F(ModuleCommand, RefusesBadInput) {
                  "batch: expected sizes whose step fits");
   expect_refused(with(kSmall, {"--seed-queries", "9000000000000000000"}), "sizes whose step fits");
   expect_refused(with(kSmall, {"--json", path("none/m.json")}), "none/m.json");
-  expect_refused(with(kSmall, {"--json", path("same"), "--plot", path("same")}), "same");
+  expect_refused(with(kSmall, {"--json", path("same.svg"), "--plot", path("same.svg")}), "same");
 }
 
 TEST(ModuleVerdict, IsABandOfOneDecibel) {

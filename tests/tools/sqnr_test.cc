@@ -97,16 +97,16 @@ class SqnrCommand : public ProgramTest {
   /// Runs on `dump`, expects success, and returns the records.
   Json measure(const Dump& dump, std::vector<std::string> more = {}) {
     dump.save(path("in"));
-    std::vector<std::string> arguments = {"sqnr", "--input", path("in"), "--json", path("j")};
+    std::vector<std::string> arguments = {"sqnr", "--input", path("in"), "--json", path("j.svg")};
     arguments.insert(arguments.end(), more.begin(), more.end());
     outcome_ = run(arguments);
     EXPECT_EQ(outcome_.status, 0) << outcome_.err;
-    return outcome_.status == 0 ? Json::parse(file_text(path("j"))) : Json::array();
+    return outcome_.status == 0 ? Json::parse(file_text(path("j.svg"))) : Json::array();
   }
 
   void refused(const Dump& dump, const std::string& want, std::vector<std::string> more = {}) {
     dump.save(path("in"));
-    std::vector<std::string> arguments = {"sqnr", "--input", path("in"), "--json", path("j")};
+    std::vector<std::string> arguments = {"sqnr", "--input", path("in"), "--json", path("j.svg")};
     arguments.insert(arguments.end(), more.begin(), more.end());
     expect_refused(arguments, want);
   }
@@ -123,10 +123,10 @@ class SqnrCommand : public ProgramTest {
 TEST_F(SqnrCommand, SyntheticTableHasEveryRowAndEqualsTheRecords) {
   const Outcome outcome =
       run({"sqnr", "--synthetic", "normal", "--seqlen-q", "64", "--seqlen-k", "96", "--head-dim",
-           "64", "--json", path("j"), "--plot", path("p.svg"), "--reference", "kern"});
+           "64", "--json", path("j.svg"), "--plot", path("p.svg"), "--reference", "kern"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
-  const Json records = Json::parse(file_text(path("j")));
+  const Json records = Json::parse(file_text(path("j.svg")));
   ASSERT_EQ(records.size(), 9U) << "eight schemes and the verdict";
   const auto cell = [](const Json& db) {
     std::ostringstream text;
@@ -170,9 +170,9 @@ TEST_F(SqnrCommand, NumbersAreTheLibrarys) {
       "rmsnorm", {.seqlen_q = 64, .seqlen_k = 96, .head_dim = 64, .seed = 5});
   const Outcome outcome =
       run({"sqnr", "--synthetic", "rmsnorm", "--seqlen-q", "64", "--seqlen-k", "96", "--head-dim",
-           "64", "--seed", "5", "--schemes", "32xD,bf16", "--json", path("j")});
+           "64", "--seed", "5", "--schemes", "32xD,bf16", "--json", path("j.svg")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const Json records = Json::parse(file_text(path("j")));
+  const Json records = Json::parse(file_text(path("j.svg")));
   const auto forward = reference::attention_forward(inputs);
   const auto backward = reference::attention_backward(inputs, forward);
   const auto db = [](const reference::Matrix<double>& want, const reference::Matrix<float>& got) {
@@ -384,7 +384,7 @@ TEST_F(SqnrCommand, BadUsageIsRefused) {
   refused(dump, "max-pairs: expected at least 1, got 0", {"--max-pairs", "0"});
   refused(dump, "input: expected either --input FILE or --synthetic NAME, got both",
           {"--synthetic", "normal"});
-  refused(dump, "plot: expected another file than --json", {"--plot", path("j")});
+  refused(dump, "plot: expected another file than --json", {"--plot", path("j.svg")});
   refused(dump, "--seed", {"--seed", "-1"});
   refused(dump, "--max-pairs", {"--max-pairs", "99999999999999999999"});
   refused(dump, "--seqlen-q", {"--seqlen-q", "16"});

@@ -11,7 +11,6 @@
 #include "core/check.h"
 #include "core/parallel.h"
 #include "dispatch/recipe_name.h"
-#include "io/atomic_file.h"
 #include "io/progress.h"
 
 namespace mxfa::cli {
@@ -67,13 +66,11 @@ ExitStatus run_bench_cpu(const BenchArguments& arguments) {
       progress.advance();
     }
   }
-  if (!arguments.plot.empty()) {
-    io::write_text_file(arguments.plot, bench::report_svg("CPU backend", rows));
-  }
+  fmt::print("{}, {} threads\n\n{}", io::cpu_name(), core::num_threads(), bench::report_text(rows));
+  write_svg(arguments.plot, [&] { return bench::report_svg("CPU backend", rows); });
   std::vector<io::Record> records;
   for (const bench::Row& row : rows) records.push_back(row.record);
   write_json(arguments.json, records);
-  fmt::print("{}, {} threads\n\n{}", io::cpu_name(), core::num_threads(), bench::report_text(rows));
   return kDone;
 }
 
@@ -106,7 +103,7 @@ Command add_bench(CLI::App& root) {
   cpu->add_option("--threads", arguments->threads, "0: all cores")->capture_default_str();
   cpu->add_option("--runs", arguments->runs, "Timed runs of each routine")->capture_default_str();
   add_json_option(*cpu, arguments->json);
-  cpu->add_option("--plot", arguments->plot, "Bars by routine and shape")->type_name("FILE.svg");
+  add_svg_option(*cpu, "--plot", arguments->plot, "Bars by routine and shape");
   const std::vector<Command> others{bench::add_forward(*app), bench::add_backward(*app),
                                     bench::add_compare(*app)};
   return {app, [arguments, others] {

@@ -127,7 +127,9 @@ Command add_budget(CLI::App& root) {
   app->add_flag("--leak-free", options->leak_free, "No scale is shared by two tokens");
   app->add_option("--multiprocessors", options->multiprocessors, "Of the GPU")
       ->capture_default_str();
-  app->add_option("--clock", options->clock_ghz, "GHz")->capture_default_str();
+  app->add_option("--clock", options->clock_ghz, "GHz")
+      ->check(kFiniteNumber)
+      ->capture_default_str();
   add_json_option(*app, options->json);
   return {app, [options] { return run_budget(*options); }};
 }

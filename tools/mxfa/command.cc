@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
 
 #include "build_info.h"
 #include "core/check.h"
@@ -32,6 +34,16 @@ const CLI::Validator kWholeNumber(
     },
     "", "whole number");
 
+const CLI::Validator kFiniteNumber(
+    [](std::string& text) {
+      double value = 0;
+      const bool number = CLI::detail::lexical_cast(text, value);
+      return !number || std::isfinite(value)
+                 ? std::string()
+                 : fmt::format("expected a finite number, got '{}'", text);
+    },
+    "", "finite number");
+
 const CLI::Validator kFileName(
     [](std::string& text) {
       return text.empty() ? std::string("expected the name of a file, got ''") : std::string();
@@ -51,6 +63,21 @@ void add_json_option(CLI::App& app, std::string& path) {
   app.add_option("--json", path, "Write the result as JSON records to FILE")
       ->type_name("FILE")
       ->check(kFileName);
+}
+
+void add_svg_option(CLI::App& app, const std::string& option, std::string& path,
+                    const std::string& what) {
+  app.add_option(option, path, what)
+      ->type_name("FILE.svg")
+      ->check(kFileName)
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            return text.ends_with(".svg")
+                       ? std::string()
+                       : fmt::format("expected a name that ends in .svg, as it is one, got '{}'",
+                                     text);
+          },
+          "", "name of a chart"));
 }
 
 io::Record base_record(const std::string& routine, const std::string& impl) {
@@ -73,8 +100,22 @@ io::Record complete_record(io::Record record, const std::string& device,
   return record;
 }
 
+void flush_report() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    throw Error(ErrorKind::kIo, "standard output: cannot write");
+  }
+}
+
 void write_json(const std::string& path, const std::vector<io::Record>& records) {
-  if (!path.empty()) io::write_records(path, records);
+  if (path.empty()) return;
+  flush_report();
+  io::write_records(path, records);
+}
+
+void write_svg(const std::string& path, const std::function<std::string()>& svg) {
+  if (path.empty()) return;
+  flush_report();
+  io::write_text_file(path, svg());
 }
 
 void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs,
@@ -112,9 +153,18 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows) {
 }
 
 void expect_one_of(const std::string& value, std::string_view name,
-                   std::initializer_list<std::string_view> known) {
+                   std::span<const std::string_view> known) {
   core::expect(std::find(known.begin(), known.end(), value) != known.end(), name,
                fmt::format("{}", fmt::join(known, ", ")), fmt::format("'{}'", value));
+}
+
+void expect_some_of(std::span<const std::string> values, std::string_view name,
+                    std::span<const std::string_view> known) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    expect_one_of(values[i], name, known);
+    core::expect(std::ranges::count(values.first(i), values[i]) == 0, name, "each of them once",
+                 core::later("'{}' again", values[i]));
+  }
 }
 
 }  // namespace mxfa::cli

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,8 +38,10 @@ Command add_budget(CLI::App& root);
 void add_blackwell_kernel_options(CLI::App& app, std::string& kernel, std::string& arch,
                                   int& head_dim);
 
-/// Adds `--json FILE`.
+/// Add `--json FILE`, and an option for the name of a chart.
 void add_json_option(CLI::App& app, std::string& path);
+void add_svg_option(CLI::App& app, const std::string& option, std::string& path,
+                    const std::string& what);
 
 /// A record with impl, device, commit and date set.
 io::Record base_record(const std::string& routine, const std::string& impl);
@@ -47,8 +50,13 @@ io::Record base_record(const std::string& routine, const std::string& impl);
 /// processor where `device` is empty.
 io::Record complete_record(io::Record record, const std::string& device, const std::string& driver);
 
-/// Writes the records where `path` is not empty.
+/// Throws Error where what was printed could not be written: a full disk or a closed pipe.
+void flush_report();
+
+/// Write a file where `path` is not empty. A report is printed before: where it is lost, these
+/// throw and nothing is written.
 void write_json(const std::string& path, const std::vector<io::Record>& records);
+void write_svg(const std::string& path, const std::function<std::string()>& svg);
 
 /// Options that name output files, and their paths; empty ones are not asked for. Throws Error
 /// where one could not be written, is the file that is read (`input`, empty for none), or two are
@@ -58,10 +66,19 @@ void check_outputs(const std::vector<std::pair<std::string, std::string>>& outpu
 
 /// Throws Error that names the option and lists what it may be.
 void expect_one_of(const std::string& value, std::string_view name,
-                   std::initializer_list<std::string_view> known);
+                   std::span<const std::string_view> known);
+inline void expect_one_of(const std::string& value, std::string_view name,
+                          std::initializer_list<std::string_view> known) {
+  expect_one_of(value, name, std::span(known.begin(), known.size()));
+}
+/// The same for each of a list, and each but once.
+void expect_some_of(std::span<const std::string> values, std::string_view name,
+                    std::span<const std::string_view> known);
 
 /// For options that count: digits only, and at most 2^63 - 1. CLI11 itself wraps or saturates.
 extern const CLI::Validator kWholeNumber;
+/// For options that are numbers: neither infinite nor NaN.
+extern const CLI::Validator kFiniteNumber;
 /// For options that name a file.
 extern const CLI::Validator kFileName;
 

@@ -173,9 +173,9 @@ ExitStatus run_info(const InfoOptions& options) {
     record.extra["tensors"] = tensors_json(*reader);
     record.extra["metadata"] = reader->metadata();
   }
-  write_json(options.json, {record});
   print_system(gpus, emulators);
   if (reader) print_tensors(*reader);
+  write_json(options.json, {record});
   return kDone;
 }
 

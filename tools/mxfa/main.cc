@@ -37,18 +37,11 @@ void report(const std::string& command, const std::string& message) {
   fmt::print(stderr, "mxfa{}{}: error: {}\n", command.empty() ? "" : " ", command, message);
 }
 
-/// A report that could not be written is no report: a full disk or a closed pipe is an error.
-void flush_output() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    throw Error(ErrorKind::kIo, "standard output: cannot write");
-  }
-}
-
 ExitStatus run(const Command& command) {
   const std::string name = command.app->get_name();
   try {
     const ExitStatus status = command.run();
-    flush_output();
+    flush_report();
     return status;
   } catch (const Error& error) {
     report(name, error.what());
@@ -72,14 +65,16 @@ const Command* parsed_command(const std::vector<Command>& commands) {
 
 ExitStatus report_usage(const CLI::App& root, const std::vector<Command>& commands,
                         const CLI::ParseError& error) {
+  const Command* command = parsed_command(commands);
+  const std::string name = command == nullptr ? "" : command->app->get_name();
   // Help and version are errors of status 0 to CLI11; its other numbers mean nothing to a user.
   if (error.get_exit_code() == 0) {
     root.exit(error);
     std::cout.flush();
-    return std::cout.good() ? kDone : kBadInput;
+    if (std::cout.good()) return kDone;
+    report(name, "standard output: cannot write");
+    return kBadInput;
   }
-  const Command* command = parsed_command(commands);
-  const std::string name = command == nullptr ? "" : command->app->get_name();
   report(name, error.what());
   fmt::print(stderr, "See: mxfa{}{} --help\n", name.empty() ? "" : " ", name);
   return kBadInput;

@@ -7,7 +7,6 @@
 #include "command.h"
 #include "core/check.h"
 #include "dispatch/recipe_name.h"
-#include "io/atomic_file.h"
 #include "module/presets.h"
 #include "module/report.h"
 #include "module/tensors_file.h"
@@ -88,14 +87,15 @@ ExitStatus run_module(const ModuleArguments& arguments) {
     }
     if (compared) report.errors = module::compare(batch, report.options, progress);
   }
+  fmt::print("{}", module::report_text(report));
   if (!arguments.tensors.empty()) {
+    flush_report();
     cross_attention::Options options = report.options;
     options.precision = wanted.front();
     module::write_tensors(arguments.tensors, batch, options);
   }
-  if (!arguments.plot.empty()) io::write_text_file(arguments.plot, module::report_svg(report));
+  write_svg(arguments.plot, [&] { return module::report_svg(report); });
   write_json(arguments.json, module::report_records(report));
-  fmt::print("{}", module::report_text(report));
   if (!report.failed()) return kDone;
   fmt::print(stderr, "mxfa module: check failed: a tensor is more than {:g} dB below its bar\n",
              module::kBorderlineDb);
@@ -110,7 +110,8 @@ void add_size_options(CLI::App& app, ModuleArguments& arguments) {
   app.add_option("--heads", arguments.heads, "Heads of queries, keys and values");
   app.add_option("--max-kv", arguments.max_kv, "Longest sequence that may be drawn");
   app.add_option("--sparsity", arguments.sparsity,
-                 "Empty share of the padded keys, 0 to 1; lengths are sums of two uniform draws");
+                 "Empty share of the padded keys, 0 to 1; lengths are sums of two uniform draws")
+      ->check(kFiniteNumber);
   app.add_option("--seed", arguments.seed, "Seed of the batch")
       ->capture_default_str()
       ->check(kWholeNumber);
@@ -145,7 +146,7 @@ Command add_module(CLI::App& root) {
   app->add_flag("--queries-bf16", arguments->queries_bf16,
                 "BF16 for the products with few rows, of the seed queries and of the output");
   add_json_option(*app, arguments->json);
-  app->add_option("--plot", arguments->plot, "Bars by tensor")->type_name("FILE.svg");
+  add_svg_option(*app, "--plot", arguments->plot, "Bars by tensor");
   app->add_option("--tensors", arguments->tensors,
                   "Write the inputs and the 24 tensors of one precision")
       ->type_name("FILE.safetensors");

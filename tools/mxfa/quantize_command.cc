@@ -198,8 +198,6 @@ ExitStatus run_quantize(const QuantizeArguments& arguments) {
     }
   }
   const std::vector<io::Record> records = records_of("quantize", lines, output.metadata);
-  io::write_safetensors(arguments.output, output.tensors, output.metadata);
-  write_json(arguments.json, records);
   std::vector<std::vector<std::string>> rows = {
       {"tensor", "scales", "bytes in", "bytes out", "SQNR dB"}};
   for (const Line& line : lines) {
@@ -209,6 +207,9 @@ ExitStatus run_quantize(const QuantizeArguments& arguments) {
                     fmt::format("{:.1f}", line.sqnr_db)});
   }
   fmt::print("{}", format_table(rows));
+  flush_report();
+  io::write_safetensors(arguments.output, output.tensors, output.metadata);
+  write_json(arguments.json, records);
   return kDone;
 }
 
@@ -270,14 +271,15 @@ ExitStatus run_dequantize(const DequantizeArguments& arguments) {
       output.add(entry.name, reader.read(entry));
     }
   }
-  io::write_safetensors(arguments.output, output.tensors, output.metadata);
-  write_json(arguments.json, records_of("dequantize", lines, output.metadata));
   std::vector<std::vector<std::string>> rows = {{"tensor", "bytes in", "bytes out"}};
   for (const Line& line : lines) {
     rows.push_back(
         {io::printable(line.name), std::to_string(line.bytes_in), std::to_string(line.bytes_out)});
   }
   fmt::print("{}", format_table(rows));
+  flush_report();
+  io::write_safetensors(arguments.output, output.tensors, output.metadata);
+  write_json(arguments.json, records_of("dequantize", lines, output.metadata));
   return kDone;
 }
 

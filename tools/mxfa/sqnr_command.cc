@@ -5,7 +5,6 @@
 
 #include "command.h"
 #include "core/check.h"
-#include "io/atomic_file.h"
 #include "reference/datasets.h"
 #include "sqnr/report.h"
 
@@ -108,9 +107,9 @@ ExitStatus run_sqnr(const SqnrArguments& arguments) {
                             .verdict = &verdict,
                             .max_pairs = arguments.max_pairs,
                             .with_kern = with_kern};
-  if (!arguments.plot.empty()) io::write_text_file(arguments.plot, sqnr::report_svg(report));
-  write_json(arguments.json, sqnr::report_records(report));
   fmt::print("{}", sqnr::report_text(report));
+  write_svg(arguments.plot, [&] { return sqnr::report_svg(report); });
+  write_json(arguments.json, sqnr::report_records(report));
   if (requirement_met(arguments, measurement, verdict)) return kDone;
   fmt::print(stderr, "mxfa sqnr: check failed: {} is not safe for these tensors\n",
              arguments.require);
@@ -162,7 +161,8 @@ void add_attention_options(CLI::App& app, SqnrArguments& arguments) {
                  "Keys further LEFT or RIGHT of the diagonal are hidden, -1: unbounded")
       ->expected(2)
       ->type_name("LEFT RIGHT");
-  app.add_option("--softmax-scale", arguments.softmax_scale, "Default 1/sqrt(head_dim)");
+  app.add_option("--softmax-scale", arguments.softmax_scale, "Default 1/sqrt(head_dim)")
+      ->check(kFiniteNumber);
 }
 
 }  // namespace
@@ -203,9 +203,7 @@ Command add_sqnr(CLI::App& root) {
       ->check(kWholeNumber)
       ->capture_default_str();
   add_json_option(*app, arguments->json);
-  app->add_option("--plot", arguments->plot, "Bars by tensor and scheme, as SVG")
-      ->type_name("FILE.svg")
-      ->check(kFileName);
+  add_svg_option(*app, "--plot", arguments->plot, "Bars by tensor and scheme");
   return {app, [arguments] { return run_sqnr(*arguments); }};
 }
 

@@ -6,7 +6,6 @@
 
 #include "command.h"
 #include "core/check.h"
-#include "io/atomic_file.h"
 #ifdef MXFA_HAS_DRIVER
 #include "kernel/tensor_lives.h"
 #endif
@@ -90,7 +89,7 @@ ExitStatus run_tmem(const TmemOptions& options) {
              launch.arch, launch.head_dim, launch.seqlen_q, launch.seqlen_k);
   print_lives(lives);
   print_sequence(lives);
-  if (!options.svg.empty()) io::write_text_file(options.svg, kernel::lives_svg(launch, lives));
+  write_svg(options.svg, [&] { return kernel::lives_svg(launch, lives); });
   io::Record record = base_record("tmem", "mxfa");
   record.extra = {{"kernel", options.kernel}, {"arch", launch.arch}, {"head_dim", launch.head_dim}};
   for (const Life& life : lives) record.extra["lives"].push_back(json_of(life));
@@ -120,7 +119,7 @@ Command add_tmem(CLI::App& root) {
       "  mxfa tmem forward --arch sm_103a --svg tmem.svg --json tmem.json");
   const auto options = std::make_shared<TmemOptions>();
   add_blackwell_kernel_options(*app, options->kernel, options->arch, options->head_dim);
-  app->add_option("--svg", options->svg, "Write the picture")->check(kFileName);
+  add_svg_option(*app, "--svg", options->svg, "Write the picture");
   add_json_option(*app, options->json);
   return {app, [options] { return run_tmem(*options); }};
 }

@@ -14,21 +14,12 @@ namespace {
 #ifdef MXFA_HAS_DRIVER
 
 ExitStatus run_backward(const DeviceArguments& arguments) {
-  check_device_arguments(arguments, mxfa::bench::kBackwardVariants);
-  check_outputs({{"json", arguments.json}, {"plot", arguments.plot}});
-  mxfa::bench::preset(arguments.preset, mxfa::bench::Scale::kGpu);
+  static constexpr std::string_view kPresets[] = {"peer",   "dense", "causal",
+                                                  "jagged", "all",   "tiny"};
+  using namespace mxfa::bench;
+  check_device_arguments(arguments, {kBackwardVariants, kPresets, std::span(kPresets).last(1)});
   const Device device(device_options(arguments));
-  const auto variants =
-      variants_of<mxfa::bench::BackwardVariant>(arguments, mxfa::bench::kBackwardVariants);
-  return run_speed(arguments, device,
-                   {.command = "mxfa bench backward",
-                    .title = "Attention backward",
-                    .records =
-                        [&](const auto& cases, const auto& options, const auto& done) {
-                          return mxfa::bench::backward_records(device, cases, variants, options,
-                                                               done);
-                        },
-                    .host_time = [&] { return mxfa::bench::backward_host_time_records(device); }});
+  return run_speed_of<BackwardCase>(arguments, device, kBackwardVariants);
 }
 
 #else

@@ -4,29 +4,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
 #include <memory>
 
+#include "bench/report.h"
 #include "core/check.h"
-#include "io/atomic_file.h"
-#include "io/plot.h"
 
 namespace mxfa::cli::bench {
 namespace {
 
 struct CompareArguments {
   std::string input;
-  std::string routine = "attention_forward";
+  std::string routine;  ///< empty: all
   std::string plot;
 };
 
-/// TFLOP/s by shape and implementation, in the order of the file.
+/// TFLOP/s of one routine by shape and implementation, in the order of the file.
 struct Rates {
+  std::string routine;
   std::vector<std::string> shapes, impls;
   std::map<std::pair<std::string, std::string>, double> tflops;
-  std::string device;
 
   double at(const std::string& shape, const std::string& impl) const {
     const auto found = tflops.find({shape, impl});
@@ -43,47 +43,80 @@ struct Rates {
   }
 };
 
+struct RatesOfFile {
+  std::string device;
+  std::vector<Rates> routines;
+};
+
 std::string shape_name(const io::Json& shape) {
-  std::string name = fmt::format("{}x{}x{}", shape.value("batch", 0), shape.value("num_heads", 0),
-                                 shape.value("seqlen_q", 0));
-  if (shape.value("jagged", false)) {
+  const int heads = shape.value("num_heads", 0), heads_kv = shape.value("num_heads_kv", heads);
+  const int head_dim = shape.value("head_dim", 128);
+  std::string name =
+      fmt::format("{}x{}x{}", shape.value("batch", 0), heads, shape.value("seqlen_q", 0));
+  const bool jagged = shape.value("jagged", false);
+  if (jagged) {
     const double keys = shape.value("total_k", 0.0) / 1e6;
-    return name + fmt::format(" keys to {} ({:.2f} M)", shape.value("seqlen_k", 0), keys);
-  }
-  if (shape.value("seqlen_q", 0) != shape.value("seqlen_k", 0)) {
+    name += fmt::format(" keys to {} ({:.2f} M)", shape.value("seqlen_k", 0), keys);
+  } else if (shape.value("seqlen_q", 0) != shape.value("seqlen_k", 0)) {
     name += fmt::format("x{}", shape.value("seqlen_k", 0));
   }
-  return shape.value("causal", false) ? name + " causal" : name;
+  if (heads_kv != heads) name += fmt::format(" kv{}", heads_kv);
+  if (head_dim != 128) name += fmt::format(" d{}", head_dim);
+  return !jagged && shape.value("causal", false) ? name + " causal" : name;
 }
 
 void add_once(std::vector<std::string>& values, const std::string& value) {
   if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
 }
 
-Rates read_rates(const CompareArguments& arguments) {
-  std::ifstream file(arguments.input);
-  if (!file) throw Error(ErrorKind::kIo, fmt::format("{}: cannot open", arguments.input));
-  const io::Json records = io::Json::parse(file, nullptr, false);
-  core::expect(records.is_array(), "input", "a JSON array of records", arguments.input);
-  Rates rates;
-  for (const io::Json& record : records) {
-    const bool wanted = record.is_object() && record.value("routine", "") == arguments.routine &&
-                        record.contains("tflops") && record.contains("case");
-    if (!wanted || !record["tflops"].is_number() || !record["case"].is_object()) continue;
+io::Json read_json(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    throw Error(ErrorKind::kIo, fmt::format("{}: cannot read: a folder", path));
+  }
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorKind::kIo, fmt::format("{}: cannot open", path));
+  io::Json records = io::Json::parse(file, nullptr, false);
+  if (!records.is_array()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("{}: expected a JSON array of records", path));
+  }
+  return records;
+}
+
+Rates& rates_of(RatesOfFile& all, const std::string& routine) {
+  for (Rates& rates : all.routines) {
+    if (rates.routine == routine) return rates;
+  }
+  all.routines.push_back({.routine = routine, .shapes = {}, .impls = {}, .tflops = {}});
+  return all.routines.back();
+}
+
+RatesOfFile read_rates(const CompareArguments& arguments) {
+  RatesOfFile all;
+  std::vector<std::string> others;
+  for (const io::Json& record : read_json(arguments.input)) {
+    if (!record.is_object() || !record.contains("tflops") || !record.contains("case")) continue;
+    if (!record["tflops"].is_number() || !record["case"].is_object()) continue;
+    const std::string routine = record.value("routine", "");
+    if (!arguments.routine.empty() && routine != arguments.routine) {
+      add_once(others, routine);
+      continue;
+    }
+    Rates& rates = rates_of(all, routine);
     const std::string shape = shape_name(record["case"]), impl = record.value("impl", "");
     add_once(rates.shapes, shape);
     add_once(rates.impls, impl);
     rates.tflops[{shape, impl}] = record["tflops"].get<double>();
-    rates.device = record.value("device", "");
+    all.device = record.value("device", "");
   }
-  core::expect(!rates.shapes.empty(), "input",
-               fmt::format("records of {} with tflops", arguments.routine), "none");
-  return rates;
+  core::expect(!all.routines.empty(), arguments.routine.empty() ? arguments.input : "routine",
+               arguments.routine.empty() ? std::string("records with a case and tflops")
+                                         : fmt::format("one of {}", fmt::join(others, ", ")),
+               arguments.routine.empty() ? std::string("none") : arguments.routine);
+  return all;
 }
 
-ExitStatus run_compare(const CompareArguments& arguments) {
-  check_outputs({{"plot", arguments.plot}}, arguments.input);
-  const Rates rates = read_rates(arguments);
+std::string table_of(const Rates& rates) {
   const auto cell = [](double value, const char* form) {
     return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(form), value);
   };
@@ -93,27 +126,35 @@ ExitStatus run_compare(const CompareArguments& arguments) {
     for (const std::string& impl : rates.impls) {
       const double rate = rates.at(shape, impl);
       if (std::isnan(rate)) continue;
-      table.push_back({shape, impl, cell(rate, "{:.0f}"),
+      table.push_back({shape, impl, cell(rate, "{:.4g}"),
                        cell(rate / rates.best_peer(shape, "bf16"), "{:.2f}"),
                        cell(rate / rates.best_peer(shape, "fp8"), "{:.2f}")});
     }
   }
-  if (!arguments.plot.empty()) {
-    io::BarChart chart{.title = arguments.routine,
-                       .subtitle = rates.device,
-                       .y_label = "TFLOP/s",
-                       .categories = rates.shapes,
-                       .series = {},
-                       .guides = {}};
+  return format_table(table);
+}
+
+std::string chart_of(const RatesOfFile& all) {
+  std::vector<Bar> bars;
+  const bool one = all.routines.size() == 1;
+  for (const Rates& rates : all.routines) {
     for (const std::string& impl : rates.impls) {
-      chart.series.push_back({impl, {}});
       for (const std::string& shape : rates.shapes) {
-        chart.series.back().values.push_back(rates.at(shape, impl));
+        bars.push_back({one ? shape : rates.routine + " " + shape, impl, rates.at(shape, impl)});
       }
     }
-    io::write_text_file(arguments.plot, io::bar_chart_svg(chart));
   }
-  fmt::print("{}\n\n{}", rates.device, format_table(table));
+  return bars_svg(one ? all.routines.front().routine : "Rates", all.device, "TFLOP/s", bars);
+}
+
+ExitStatus run_compare(const CompareArguments& arguments) {
+  check_outputs({{"plot", arguments.plot}}, arguments.input);
+  const RatesOfFile all = read_rates(arguments);
+  fmt::print("{}\n", all.device);
+  for (const Rates& rates : all.routines) {
+    fmt::print("\n{}\n{}", rates.routine, table_of(rates));
+  }
+  write_svg(arguments.plot, [&] { return chart_of(all); });
   return kDone;
 }
 
@@ -127,9 +168,13 @@ Command add_compare(CLI::App& bench) {
       "Example:\n"
       "  mxfa bench compare peers.json --plot peers.svg");
   const auto arguments = std::make_shared<CompareArguments>();
-  app->add_option("input", arguments->input, "Records")->type_name("FILE")->required();
-  app->add_option("--routine", arguments->routine, "Of these records")->capture_default_str();
-  app->add_option("--plot", arguments->plot, "Bars by shape")->type_name("FILE.svg");
+  app->add_option("input", arguments->input, "Records")
+      ->type_name("FILE")
+      ->required()
+      ->check(kFileName);
+  app->add_option("--routine", arguments->routine,
+                  "Of these records: attention_forward, attention_backward. Default: all");
+  add_svg_option(*app, "--plot", arguments->plot, "Bars by shape");
   return {app, [arguments] { return run_compare(*arguments); }};
 }
 

@@ -6,7 +6,6 @@
 
 #include "bench/report.h"
 #include "core/check.h"
-#include "io/atomic_file.h"
 #include "io/progress.h"
 #ifdef MXFA_HAS_DRIVER
 #include "device/cublaslt.h"
@@ -27,24 +26,23 @@ void add_device_options(CLI::App& app, DeviceArguments& arguments, const std::st
       ->type_name("FILE");
   app.add_option("--runs", arguments.runs, "Timed runs of each case")->capture_default_str();
   add_json_option(app, arguments.json);
-  app.add_option("--plot", arguments.plot, "A chart of the result")->type_name("FILE.svg");
+  add_svg_option(app, "--plot", arguments.plot, "A chart of the result");
 }
 
 #ifdef MXFA_HAS_DRIVER
 
 namespace {
 
-void check_machine(const DeviceArguments& arguments) {
+void check_machine(const DeviceArguments& arguments, const KnownNames& known) {
   expect_one_of(arguments.driver, "driver", {"cuda", "emulator"});
   expect_one_of(arguments.emulated_arch(), "arch", {"sm_90a", "sm_100a", "sm_103a"});
-  const bool tiny = arguments.preset.ends_with("tiny");
+  expect_one_of(arguments.preset, arguments.emulated() ? "preset (on the emulator)" : "preset",
+                arguments.emulated() ? known.emulator_presets : known.presets);
   if (!arguments.emulated()) {
     core::expect(!arguments.arch, "arch", "none without --driver emulator",
                  arguments.emulated_arch());
     return;
   }
-  core::expect(tiny, "preset", "tiny, or what ends in -tiny, on the emulator",
-               core::later("'{}'", arguments.preset));
   core::expect(!arguments.ordinal, "device", "none on the emulator", arguments.ordinal.value_or(0));
   core::expect(arguments.cublaslt.empty(), "cublaslt", "none on the emulator",
                core::later("'{}'", arguments.cublaslt));
@@ -80,18 +78,13 @@ std::vector<Row> measured_rows(const DeviceArguments& arguments, const SpeedBenc
 
 }  // namespace
 
-void check_device_arguments(const DeviceArguments& arguments,
-                            std::span<const std::string_view> known_variants) {
-  for (const std::string& variant : arguments.variants) {
-    core::expect(
-        std::find(known_variants.begin(), known_variants.end(), variant) != known_variants.end(),
-        "variants", core::later("{}", fmt::join(known_variants, ", ")),
-        core::later("'{}'", variant));
-  }
-  check_machine(arguments);
+void check_device_arguments(const DeviceArguments& arguments, const KnownNames& known) {
+  expect_some_of(arguments.variants, "variants", known.variants);
+  check_machine(arguments, known);
   core::expect(arguments.runs >= 1, "runs", "at least 1", arguments.runs);
   core::expect(arguments.ordinal.value_or(0) >= 0, "device", "at least 0",
                arguments.ordinal.value_or(0));
+  check_outputs({{"json", arguments.json}, {"plot", arguments.plot}});
 }
 
 DeviceOptions device_options(const DeviceArguments& arguments) {
@@ -129,8 +122,6 @@ ExitStatus run_speed(const DeviceArguments& arguments, const Device& device,
         complete_record(std::move(row.record), device.name(), driver_text(arguments, device));
     records.push_back(row.record);
   }
-  if (!arguments.plot.empty()) io::write_text_file(arguments.plot, report_svg(bench.title, rows));
-  write_json(arguments.json, records);
   const std::string ceiling =
       options.fp8_gemm_tflops
           ? fmt::format("FP8 GEMM 8192^3 (cuBLASLt): {:.0f} TFLOP/s", *options.fp8_gemm_tflops)
@@ -138,6 +129,8 @@ ExitStatus run_speed(const DeviceArguments& arguments, const Device& device,
                                       : "emulated: nothing is timed");
   fmt::print("{}. {}\n\n{}", device.name(), ceiling, report_text(rows));
   print_phases(rows);
+  write_svg(arguments.plot, [&] { return report_svg(bench.title, rows); });
+  write_json(arguments.json, records);
   return kDone;
 }
 

@@ -10,7 +10,7 @@
 
 #include "command.h"
 #ifdef MXFA_HAS_DRIVER
-#include "device/attention_tensors.h"
+#include "device/call_suite.h"
 #include "mxfa/device.h"
 #endif
 
@@ -38,9 +38,13 @@ void add_device_options(CLI::App& app, DeviceArguments& arguments, const std::st
 
 #ifdef MXFA_HAS_DRIVER
 
+/// What a command takes.
+struct KnownNames {
+  std::span<const std::string_view> variants;
+  std::span<const std::string_view> presets, emulator_presets;
+};
 /// Throws Error where an option is not known, or means nothing where the command runs.
-void check_device_arguments(const DeviceArguments& arguments,
-                            std::span<const std::string_view> known_variants);
+void check_device_arguments(const DeviceArguments& arguments, const KnownNames& known);
 DeviceOptions device_options(const DeviceArguments& arguments);
 /// Their places among the known ones.
 template <class Variant>
@@ -65,9 +69,24 @@ struct SpeedBench {
       records;  ///< one for each case and variant
   std::function<std::vector<io::Record>()> host_time;
 };
-/// Runs it, writes and prints what it says.
+/// Runs it, prints and writes what it says.
 ExitStatus run_speed(const DeviceArguments& arguments, const Device& device,
                      const SpeedBench& bench);
+/// Call: ForwardCase or BackwardCase.
+template <class Call>
+ExitStatus run_speed_of(const DeviceArguments& arguments, const Device& device,
+                        std::span<const std::string_view> known_variants) {
+  using namespace mxfa::bench;
+  const auto variants = variants_of<typename Call::Variant>(arguments, known_variants);
+  return run_speed(arguments, device,
+                   {.command = fmt::format("mxfa bench {}", Call::kName),
+                    .title = fmt::format("Attention {}", Call::kName),
+                    .records =
+                        [&](const auto& cases, const auto& options, const auto& done) {
+                          return speed_records<Call>(device, cases, variants, options, done);
+                        },
+                    .host_time = [&] { return host_time_records<Call>(device); }});
+}
 
 #endif
 

@@ -7,7 +7,6 @@
 
 #include "bench/device_bench.h"
 #include "core/check.h"
-#include "io/atomic_file.h"
 #include "io/plot.h"
 #include "io/progress.h"
 #ifdef MXFA_HAS_DRIVER
@@ -99,36 +98,24 @@ ExitStatus run_sqnr(const ForwardArguments& arguments, const Device& device) {
   for (io::Record& record : records) {
     record = complete_record(std::move(record), device.name(), driver_text(common, device));
   }
-  if (!common.plot.empty()) io::write_text_file(common.plot, sqnr_svg(records, device.name()));
-  write_json(common.json, records);
   fmt::print("{}\n\n{}", device.name(), sqnr_text(records));
+  write_svg(common.plot, [&] { return sqnr_svg(records, device.name()); });
+  write_json(common.json, records);
   return mxfa::bench::all_pass(records) ? kDone : kCheckFailed;
 }
 
 ExitStatus run_forward(const ForwardArguments& arguments) {
   const DeviceArguments& common = arguments.device;
-  check_device_arguments(common, mxfa::bench::kForwardVariants);
+  static constexpr std::string_view kPresets[] = {"peer", "dense", "causal", "jagged",
+                                                  "all",  "sqnr",  "tiny",   "sqnr-tiny"};
+  using namespace mxfa::bench;
+  check_device_arguments(common, {kForwardVariants, kPresets, std::span(kPresets).last(2)});
   core::expect(arguments.sqnr() || !arguments.slack_db, "slack-db", "none without --preset sqnr",
                core::later("{}", arguments.slack_db.value_or(0)));
-  check_outputs({{"json", common.json}, {"plot", common.plot}});
-  if (arguments.sqnr()) {
-    half_scores(common);
-  } else {
-    mxfa::bench::preset(common.preset, mxfa::bench::Scale::kGpu);
-  }
+  if (arguments.sqnr()) half_scores(common);
   const Device device(device_options(common));
   if (arguments.sqnr()) return run_sqnr(arguments, device);
-  const auto variants =
-      variants_of<mxfa::bench::ForwardVariant>(common, mxfa::bench::kForwardVariants);
-  return run_speed(common, device,
-                   {.command = "mxfa bench forward",
-                    .title = "Attention forward",
-                    .records =
-                        [&](const auto& cases, const auto& options, const auto& done) {
-                          return mxfa::bench::forward_records(device, cases, variants, options,
-                                                              done);
-                        },
-                    .host_time = [&] { return mxfa::bench::forward_host_time_records(device); }});
+  return run_speed_of<ForwardCase>(common, device, kForwardVariants);
 }
 
 #else
@@ -160,8 +147,9 @@ Command add_forward(CLI::App& bench) {
       "Some of f32, half (scores), qk-bf16, leak-free; half and qk-bf16 on Hopper only. "
       "Default: f32,half, and f32 where the emulator is a Blackwell");
   app->add_option(
-      "--slack-db", arguments->slack_db,
-      "With sqnr: how far below the recipe and docs/numerics.md the bars lie. Default: 1");
+         "--slack-db", arguments->slack_db,
+         "With sqnr: how far below the recipe and docs/numerics.md the bars lie. Default: 1")
+      ->check(kFiniteNumber);
   return {app, [arguments] {
             DeviceArguments& device = arguments->device;
             if (device.variants.empty()) {

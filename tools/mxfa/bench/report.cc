@@ -58,26 +58,52 @@ std::string report_text(const std::vector<Row>& rows) {
 }
 
 std::string report_svg(const std::string& title, const std::vector<Row>& rows) {
-  std::vector<std::string> categories, impls;
+  const auto any = [&](auto has) {
+    return std::ranges::any_of(rows, [&](const Row& row) { return has(row.record); });
+  };
+  const bool ceilings = any([](const io::Record& x) { return x.fraction_of_ceiling.has_value(); });
+  const bool rates = any([](const io::Record& x) { return x.tflops.has_value(); });
+  std::vector<Bar> bars;
   for (const auto& [label, record] : rows) {
-    if (!record.fraction_of_ceiling) continue;
-    index_of(categories, record.routine + " " + label);
-    index_of(impls, record.impl);
+    const std::string category = record.routine + " " + label;
+    if (ceilings) {
+      if (!record.fraction_of_ceiling) continue;
+      bars.push_back({category, record.impl, 100 * *record.fraction_of_ceiling});
+    } else if (rates) {
+      if (record.tflops) bars.push_back({category, record.impl, *record.tflops});
+    } else {
+      for (const auto& [tensor, db] : record.sqnr_db) {
+        bars.push_back({category, record.impl + ", " + tensor, db});
+      }
+    }
+  }
+  return bars_svg(title, rows.empty() ? "" : rows.front().record.device,
+                  ceilings ? "% of its ceiling"
+                  : rates  ? "TFLOP/s"
+                           : "SQNR, dB",
+                  bars);
+}
+
+std::string bars_svg(const std::string& title, const std::string& subtitle,
+                     const std::string& y_label, const std::vector<Bar>& bars) {
+  std::vector<std::string> categories, names;
+  for (const Bar& bar : bars) {
+    index_of(categories, bar.category);
+    index_of(names, bar.series);
   }
   io::BarChart chart{.title = title,
-                     .subtitle = rows.empty() ? "" : rows.front().record.device,
-                     .y_label = "% of its ceiling",
+                     .subtitle = subtitle,
+                     .y_label = y_label,
                      .categories = categories,
                      .series = {},
                      .guides = {}};
-  for (const std::string& impl : impls) {
+  for (const std::string& name : names) {
     chart.series.push_back(
-        {impl, std::vector<double>(categories.size(), std::numeric_limits<double>::quiet_NaN())});
+        {name, std::vector<double>(categories.size(), std::numeric_limits<double>::quiet_NaN())});
   }
-  for (const auto& [label, record] : rows) {
-    if (!record.fraction_of_ceiling) continue;
-    const std::size_t category = index_of(categories, record.routine + " " + label);
-    chart.series[index_of(impls, record.impl)].values[category] = 100 * *record.fraction_of_ceiling;
+  for (const Bar& bar : bars) {
+    chart.series[index_of(names, bar.series)].values[index_of(categories, bar.category)] =
+        bar.value;
   }
   return io::bar_chart_svg(chart);
 }

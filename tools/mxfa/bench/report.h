@@ -18,7 +18,16 @@ struct Row {
 /// ceiling, SQNR.
 std::string report_text(const std::vector<Row>& rows);
 
-/// Bars: the fraction of its ceiling that each routine and shape reaches, by implementation.
+/// Bars by routine and shape: the fraction of its ceiling that each implementation reaches; its
+/// rate where no ceiling was measured, its SQNR where nothing was timed.
 std::string report_svg(const std::string& title, const std::vector<Row>& rows);
+
+struct Bar {
+  std::string category, series;
+  double value = 0;
+};
+/// In the order in which categories and series come.
+std::string bars_svg(const std::string& title, const std::string& subtitle,
+                     const std::string& y_label, const std::vector<Bar>& bars);
 
 }  // namespace mxfa::cli::bench
