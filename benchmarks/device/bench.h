@@ -152,5 +152,7 @@ T* pointer(const driver::DeviceBuffer& buffer) {
 void bench_norms(Bench& bench, std::vector<io::Record>& records);
 void bench_quantize(Bench& bench, std::vector<io::Record>& records);
 void bench_operands(Bench& bench, std::vector<io::Record>& records);
+/// Hopper's; nothing on other architectures.
+void bench_dq(Bench& bench, std::vector<io::Record>& records);
 
 }  // namespace mxfa::bench

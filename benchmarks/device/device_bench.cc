@@ -24,7 +24,7 @@ int run(int argc, char** argv) {
   app.add_option("--results", results, "write a file for each routine into this folder");
   app.add_option("--commit", commit, "the commit that was built, for the records");
   app.add_option("--driver-name", driver_name, "the driver's own version, for the records");
-  app.add_option("--parts", parts, "norms, quantize, operands; default all")->delimiter(',');
+  app.add_option("--parts", parts, "norms, quantize, operands, dq; default all")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
   const auto driver = std::make_shared<const driver::Driver>(driver::DriverOptions{});
   Bench bench{driver::Device(driver, 0)};
@@ -37,6 +37,7 @@ int run(int argc, char** argv) {
   if (wanted("norms")) bench_norms(bench, records);
   if (wanted("quantize")) bench_quantize(bench, records);
   if (wanted("operands")) bench_operands(bench, records);
+  if (wanted("dq")) bench_dq(bench, records);
   stamp(records, bench.device, driver_name, commit);
   if (!json.empty()) io::write_records(json, records);
   if (!results.empty()) write_results(results, records);

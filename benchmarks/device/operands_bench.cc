@@ -98,6 +98,38 @@ class Rows {
                 (2.0 + static_cast<double>(dtype_size(dtype))) * kElements,
                 [&] { device::finish_sums_bf16(bench_.queue(), params, tiles()); });
   }
+  /// Sums, with the counter of those that overflowed, to payload and compact scales.
+  io::Record finish_sums_mxfp8(DType dtype, BlockShape shape) {
+    const driver::DeviceBuffer overflows(bench_.device, 8);
+    overflows.fill(0);
+    const std::int64_t scale_rows = kTokens / mx::block_rows(shape);
+    const device::QuantizeParams params{
+        .input = {.data = pointer<const void>(values_),
+                  .dtype = dtype,
+                  .row_stride = kHeads * kDim,
+                  .head_stride = kDim,
+                  .batch_stride = kSeqlen * kHeads * kDim,
+                  .rows = kSeqlen,
+                  .head_dim = kDim,
+                  .sums = {.exponent = dtype == DType::kF16 ? 9 : 0,
+                           .overflows = pointer<unsigned long long>(overflows)}},
+        .codes = pointer<std::uint8_t>(out_),
+        .codes_row_stride = kHeads * kDim,
+        .codes_head_stride = kDim,
+        .compact = pointer<std::uint8_t>(out_) + kElements,
+        .compact_strides = {.row = kHeads * kDim / 32, .head = kDim / 32},
+        .offsets = offsets(),
+        .num_heads = kHeads,
+        .head_dim = kDim,
+        .block_shape = shape};
+    io::Record record = time(
+        fmt::format("finish_sums_{}_mxfp8", dtype_name(dtype)),
+        (1.0 + static_cast<double>(dtype_size(dtype))) * kElements +
+            static_cast<double>(scale_rows) * kHeads * kDim / 32,
+        [&] { device::quantize(bench_.queue(), params, tiles()); }, block_shape_name(shape));
+    record.variant.block_shape = block_shape_name(shape);
+    return record;
+  }
   io::Record realign() {
     const driver::DeviceBuffer counters(bench_.device, sizeof(device::RealignCounters));
     counters.fill(0);
@@ -153,10 +185,11 @@ class Rows {
             .scale_strides = {.row = kHeads, .head = 1},
             .block_shape = shape};
   }
-  io::Record time(const std::string& routine, double bytes, const std::function<void()>& body) {
+  io::Record time(const std::string& routine, double bytes, const std::function<void()>& body,
+                  std::string_view form = {}) {
     io::Record record = bench_.record(routine, bytes, bench_.time(body));
     record.extra = {{"tokens", kTokens}, {"num_heads", kHeads}, {"seqlen", kSeqlen}};
-    print(record, fmt::format("[{}, {}, 128]", kTokens, kHeads));
+    print(record, fmt::format("[{}, {}, 128] {}", kTokens, kHeads, form));
     return record;
   }
 
@@ -176,6 +209,11 @@ void bench_operands(Bench& bench, std::vector<io::Record>& records) {
   records.push_back(rows.dequantize());
   records.push_back(rows.finish_sums(DType::kF32));
   records.push_back(rows.finish_sums(DType::kF16));
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    for (const BlockShape shape : {BlockShape::k1x32, BlockShape::k32x32}) {
+      records.push_back(rows.finish_sums_mxfp8(dtype, shape));
+    }
+  }
   records.push_back(rows.realign());
   records.push_back(rows.tile_scales());
 }
