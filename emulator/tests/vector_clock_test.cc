@@ -246,18 +246,27 @@ TEST_F(ShadowMemory, ManyReadersCountOnce) {
   std::vector<WarpClock> warps;
   for (std::uint32_t warp = 0; warp < 41; ++warp) warps.emplace_back(agents, warp, 1, kAll);
   WarpClock& writer = warps.back();
-  const auto read_by_all = [&] {
+  const auto read_by = [&](std::uint32_t first) {
     for (std::uint32_t round = 0; round < 20; ++round) {
-      for (std::uint32_t warp = 0; warp < 40; ++warp) {
+      for (std::uint32_t warp = first; warp < 40; ++warp) {
         EXPECT_EQ(touch(warps[warp * 7 % 40], false), 0u);
       }
     }
   };
-  read_by_all();
+  read_by(0);
   for (std::uint32_t warp = 1; warp < 40; ++warp) synchronise(warps[warp], writer);
   EXPECT_EQ(touch(writer, true), 1u) << "the one that has not synchronised";
   shadow_.forget(granule_);
-  read_by_all();
+  read_by(0);
+  for (std::uint32_t warp = 0; warp < 40; ++warp) synchronise(warps[warp], writer);
+  EXPECT_EQ(touch(warps[7], false), 0u);  // the second of them
+  read_by(2);
+  for (std::uint32_t warp = 0; warp < 40; ++warp) {
+    if (warp != 7) synchronise(warps[warp], writer);
+  }
+  EXPECT_EQ(touch(writer, true), 1u) << "the one that has read again since";
+  shadow_.forget(granule_);
+  read_by(0);
   EXPECT_GE(touch(first_, true), 40u);
 }
 
