@@ -55,6 +55,7 @@ class Rows {
         // Codes below 120 are scales, too, near 2^-67.
         scales_(noisy(bench, kTokens * kHeads * kDim / 32, DType::kE4M3)),
         values_(noisy(bench, kElements, DType::kF32)),
+        halves_(noisy(bench, kElements, DType::kF16)),
         out_(bench.device, kElements * 2) {}
 
   io::Record delta() {
@@ -83,7 +84,7 @@ class Rows {
                 [&] { device::dequantize_bf16(bench_.queue(), params, tiles()); });
   }
   io::Record finish_sums(DType dtype) {
-    const device::FinishSumsParams params{.data = pointer<const void>(values_),
+    const device::FinishSumsParams params{.data = sums_of(dtype),
                                           .dtype = dtype,
                                           .row_stride = kHeads * kDim,
                                           .head_stride = kDim,
@@ -104,7 +105,7 @@ class Rows {
     overflows.fill(0);
     const std::int64_t scale_rows = kTokens / mx::block_rows(shape);
     const device::QuantizeParams params{
-        .input = {.data = pointer<const void>(values_),
+        .input = {.data = sums_of(dtype),
                   .dtype = dtype,
                   .row_stride = kHeads * kDim,
                   .head_stride = kDim,
@@ -176,6 +177,9 @@ class Rows {
   static device::JaggedOffsetsView offsets() {
     return {.batch = static_cast<std::int32_t>(kTokens / kSeqlen), .seqlen = kSeqlen};
   }
+  const void* sums_of(DType dtype) const {
+    return pointer<const void>(dtype == DType::kF16 ? halves_ : values_);
+  }
   device::RowsView payload(BlockShape shape) const {
     return {.data = pointer<const void>(codes_),
             .dtype = DType::kE4M3,
@@ -194,7 +198,7 @@ class Rows {
   }
 
   Bench& bench_;
-  driver::DeviceBuffer codes_, scales_, values_, out_;
+  driver::DeviceBuffer codes_, scales_, values_, halves_, out_;
 };
 
 }  // namespace

@@ -86,22 +86,27 @@ struct Group {
     for (int j = 0; j < kVector; ++j) {
       if (kInput == DType::kF32 && params.input.round_bf16) value[j] = round_bf16(value[j]);
       if constexpr (kShifted) value[j] = __fsub_rn(value[j], shift[j]);
-      if constexpr (kSums) value[j] = sums.finish(value[j], row(load), overflows);
     }
+    if constexpr (kSums) finish_sums(load, sums, overflows, value);
+  }
+
+  __device__ void finish_sums(int load, const SumsOfHead& sums, unsigned& overflows,
+                              float (&value)[kVector]) const {
+    sums.finish<kSums>(
+        value, [&](int) { return row(load); }, overflows);
   }
 
   __device__ static float reduce(float amax, int distance) {
     return max_nan(amax, __shfl_xor_sync(kAllLanes, amax, distance));
   }
 
-  // Of FP32 sums, by a lane that holds one that is not finite. FP16 sums are counted on the way.
+  // Of FP32 sums, where one is not finite. FP16 sums are counted on the way.
   __device__ void count_overflows(const float (&shift)[kVector], const SumsOfHead& sums) const {
     unsigned overflows = 0;
     for (int i = 0; i < kLoads; ++i) {
       float value[kVector];
       values(i, shift, sums, overflows, value);
-#pragma unroll
-      for (const float sum : value) sums.overflowed(sum, row(i), overflows);
+      finish_sums(i, sums, overflows, value);
     }
     sums.report(overflows);
   }
@@ -124,7 +129,7 @@ struct Group {
       float largest = 0.0f;
 #pragma unroll
       for (int s = 0; s < kScales; ++s) largest = max_nan(largest, amax[s]);
-      if (!mx::is_finite(largest)) count_overflows(shift, sums);
+      if (__any_sync(kAllLanes, !mx::is_finite(largest))) count_overflows(shift, sums);
     }
 #pragma unroll
     for (int s = 0; s < kScales; ++s) {

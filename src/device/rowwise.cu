@@ -242,14 +242,8 @@ __device__ void finish_rows(const FinishSumsParams& params) {
           if (!exists) return;
           float value[kVector];
           input.unpack(words[i], value);
-#pragma unroll
-          for (float& sum : value) {
-            if constexpr (kType == DType::kF16) {
-              sum = sums.finish(sum, group.row0() + row, overflows);
-            } else {
-              sums.overflowed(sum, group.row0() + row, overflows);
-            }
-          }
+          sums.finish<kType == DType::kF16>(
+              value, [&](int) { return group.row0() + row; }, overflows);
           store_bf16(target + row * params.out_row_stride, value);
         });
     sums.report(overflows);

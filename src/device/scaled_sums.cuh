@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "device/fp8.cuh"
 #include "device/quantize.h"
 #include "mx/bits.h"
 
@@ -26,23 +27,33 @@ struct SumsOfHead {
     return (sums->lse != nullptr && mx::is_nan(sums->lse[row_values + row])) ||
            (sums->delta != nullptr && mx::is_nan(sums->delta[row_values + row]));
   }
-  /// Counts a sum of packed row `row` that overflowed.
-  __device__ bool overflowed(float sum, std::int64_t row, unsigned& overflows) const {
-    const bool counted = !mx::is_finite(sum) && !explained(row);
-    if (counted) ++overflows;
-    return counted;
-  }
-  /// The value of an FP16 sum in packed row `row`; counts what overflowed.
-  __device__ float finish(float sum, std::int64_t row, unsigned& overflows) const {
+  /// Values of the sums of packed rows row_of(i); counts those that overflowed. kHalf: FP16 sums.
+  /// The common case, all of them finite, is told by their largest.
+  template <bool kHalf, int kCount, class RowOf>
+  __device__ void finish(float (&values)[kCount], RowOf row_of, unsigned& overflows) const {
     constexpr float kF16Max = 65504.0f;
-    if (overflowed(sum, row, overflows)) {
-      sum = sum < 0.0f ? -kF16Max : kF16Max;  // a NaN is no sign: positive
+    float most = 0.0f;
+#pragma unroll
+    for (const float value : values) most = max_nan(most, fabsf(value));
+    if (!mx::is_finite(most)) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (mx::is_finite(values[i]) || explained(row_of(i))) continue;
+        ++overflows;
+        if (kHalf) values[i] = values[i] < 0.0f ? -kF16Max : kF16Max;  // a NaN: positive
+      }
     }
-    return sum * factor;
+    if constexpr (kHalf) {
+#pragma unroll
+      for (float& value : values) value *= factor;
+    }
   }
+  /// By whole warps.
   __device__ void report(unsigned overflows) const {
-    if (overflows != 0 && sums->overflows != nullptr) {
-      atomicAdd(sums->overflows, static_cast<unsigned long long>(overflows));
+    if (sums->overflows == nullptr) return;
+    const unsigned all = __reduce_add_sync(~0u, overflows);
+    if (all != 0 && threadIdx.x % 32 == 0) {
+      atomicAdd(sums->overflows, static_cast<unsigned long long>(all));
     }
   }
 };

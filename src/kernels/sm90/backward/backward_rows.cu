@@ -172,13 +172,15 @@ struct DqReader {
         x[4 * i + 3] = __uint_as_float(words.w);
       }
     }
+    const auto row_of = [&](int i) { return row() + 8 * (i / 2 % 2); };
 #pragma unroll
-    for (int i = 0; i < 4 * kPieces; ++i) x[i] = finished(x[i], row() + 8 * (i / 2 % 2));
-  }
-  __device__ float finished(float sum, int row) {
-    if (!exists(row)) return 0.0f;
-    if (params.kind != DqSums::kF16) return sum;
-    return scaled.finish(sum, tile.row0 + first + row, overflows);
+    for (int i = 0; i < 4 * kPieces; ++i) {
+      if (!exists(row_of(i))) x[i] = 0.0f;
+    }
+    if (params.kind == DqSums::kF16) {
+      scaled.finish<true>(
+          x, [&](int i) { return tile.row0 + first + row_of(i); }, overflows);
+    }
   }
 };
 
