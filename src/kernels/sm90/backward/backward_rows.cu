@@ -197,7 +197,7 @@ __device__ void stage_bf16(const DqReader<kPieces>& reader, const float (&x)[4 *
 /// Payload to `rows`, scales to their place. `amax`: of each warp's 16 rows.
 template <int kPieces>
 __device__ void stage_mxfp8(const DqReader<kPieces>& reader, const float (&x)[4 * kPieces],
-                            float (&amax)[kThreads / 32][kPieces / 4], StagedRows& rows) {
+                            float (&amax)[kThreads / 32][2], StagedRows& rows) {
   constexpr int kParts = kPieces / 4;  // of 32 columns
   const DqParams& params = reader.params;
   const device::Mxfp8Rows& out = params.dq_mxfp8;
@@ -237,77 +237,105 @@ __device__ void stage_mxfp8(const DqReader<kPieces>& reader, const float (&x)[4 
   }
 }
 
-/// Rows of a tile as words of memory; strides in bytes.
-struct RowsOfWords {
+/// Rows of a head in memory; strides in bytes.
+struct RowsOfBytes {
   std::uint8_t* data;
   std::int64_t token_stride;
   std::int64_t head_stride;
-  int words;
+  int bytes;  ///< of a row: a multiple of 16 in BF16, of 8 in MXFP8
 };
 template <bool kMxfp8>
-__device__ RowsOfWords target_of(const DqParams& params) {
+__device__ RowsOfBytes target_of(const DqParams& params) {
   if constexpr (kMxfp8) {
     const device::Mxfp8Rows& out = params.dq_mxfp8;
-    return {out.codes, out.token_stride, out.head_stride, params.columns / 4};
+    return {out.codes, out.token_stride, out.head_stride, params.columns};
   } else {
     const GradientOut& out = params.dq;
     return {reinterpret_cast<std::uint8_t*>(out.data), 2 * out.token_stride, 2 * out.head_stride,
-            params.columns / 2};
+            2 * params.columns};
   }
 }
 
+/// `count` staged rows of up to kRowBytes to memory, a Piece at a time.
+template <class Piece, int kRowBytes>
+__device__ void copy_rows(const StagedRows& rows, std::uint8_t* target, std::int64_t stride,
+                          int bytes, int count) {
+  constexpr int kPieceBytes = sizeof(Piece), kPieces = kRowBytes / kPieceBytes;
+#pragma unroll 2
+  for (int first = 0; first < kTileM * kPieces; first += kThreads) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    const int row = i / kPieces, at = i % kPieces * kPieceBytes;
+    if (row >= count || at >= bytes) continue;
+    *reinterpret_cast<Piece*>(target + row * stride + at) =
+        *reinterpret_cast<const Piece*>(reinterpret_cast<const std::uint8_t*>(rows[row]) + at);
+  }
+}
+
+/// Shared memory of the kernels that finish dQ.
+struct DqPlan {
+  alignas(16) StagedRows rows;
+  float amax[kThreads / 32][2];
+};
+
 /// Sums as threads of the backward hold them (dq_tile_bytes) to rows.
 template <int kPieces, bool kMxfp8>
-__device__ void finish_dq(const DqParams& params) {
-  __shared__ __align__(16) StagedRows rows;
-  __shared__ float amax[kThreads / 32][kPieces / 4];
-  const std::int64_t works = 2 * params.q.tiles(params.q.batch) * params.num_heads;
+__device__ void finish_dq(const DqParams& params, DqPlan& smem) {
+  using Piece = std::conditional_t<kMxfp8, uint2, uint4>;
+  constexpr int kRowBytes = 16 * kPieces * (kMxfp8 ? 1 : 2);
+  const std::int64_t works = params.q.tiles(params.q.batch) * params.num_heads;
   const std::int64_t tile_bytes = dq_tile_bytes(params.head_dim, params.kind);
-  const RowsOfWords out = target_of<kMxfp8>(params);
+  const RowsOfBytes out = target_of<kMxfp8>(params);
+  const bool whole =
+      ((reinterpret_cast<std::uintptr_t>(out.data) | out.token_stride | out.head_stride) &
+       (sizeof(Piece) - 1)) == 0;
   int sequence = 0;
   for (std::int64_t work = blockIdx.x; work < works; work += gridDim.x) {
-    const device::Tile tile = device::locate_tile(params.q, params.num_heads, work / 2, sequence);
+    const device::Tile tile = device::locate_tile(params.q, params.num_heads, work, sequence);
     const device::SumsOfHead scaled(params.scaled, tile.sequence, params.num_heads, tile.head);
-    DqReader<kPieces> reader{params, tile, scaled, kTileM * static_cast<int>(work % 2)};
-    float x[4 * kPieces];
-    reader.read(
-        params.sums + (tile.head * params.head_stride + 2 * tile.index + work % 2) * tile_bytes, x);
-    if constexpr (kMxfp8) {
-      stage_mxfp8(reader, x, amax, rows);
-    } else {
-      stage_bf16(reader, x, rows);
+    const std::uint8_t* sums =
+        params.sums + (tile.head * params.head_stride + 2 * tile.index) * tile_bytes;
+    for (int first = 0; first < tile.rows; first += kTileM, sums += tile_bytes) {
+      DqReader<kPieces> reader{params, tile, scaled, first};
+      float x[4 * kPieces];
+      reader.read(sums, x);
+      if constexpr (kMxfp8) {
+        stage_mxfp8(reader, x, smem.amax, smem.rows);
+      } else {
+        stage_bf16(reader, x, smem.rows);
+      }
+      __syncthreads();
+      std::uint8_t* const target =
+          out.data + (tile.row0 + first) * out.token_stride + tile.head * out.head_stride;
+      const int count = min(kTileM, tile.rows - first);
+      if (whole) {
+        copy_rows<Piece, kRowBytes>(smem.rows, target, out.token_stride, out.bytes, count);
+      } else {
+        copy_rows<unsigned, kRowBytes>(smem.rows, target, out.token_stride, out.bytes, count);
+      }
+      scaled.report(reader.overflows);
+      __syncthreads();
     }
-    __syncthreads();
-    const int count = min(kTileM, tile.rows - reader.first);
-    for (int i = static_cast<int>(threadIdx.x); i < count * out.words; i += kThreads) {
-      const int row = i / out.words, word = i % out.words;
-      auto* const target = out.data + (tile.row0 + reader.first + row) * out.token_stride +
-                           tile.head * out.head_stride;
-      reinterpret_cast<std::uint32_t*>(target)[word] =
-          reinterpret_cast<const std::uint32_t*>(rows[row])[word];
-    }
-    scaled.report(reader.overflows);
-    __syncthreads();
   }
 }
 
 template <bool kMxfp8>
 __device__ void finish_dq(const DqParams& params) {
+  __shared__ DqPlan smem;
   if (params.head_dim == 128) {
-    finish_dq<8, kMxfp8>(params);
+    finish_dq<8, kMxfp8>(params, smem);
   } else {
-    finish_dq<4, kMxfp8>(params);
+    finish_dq<4, kMxfp8>(params, smem);
   }
 }
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 3)
     backward_dq(const __grid_constant__ DqParams params) {
   finish_dq<false>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
     backward_dq_mxfp8(const __grid_constant__ DqParams params) {
   finish_dq<true>(params);
 }

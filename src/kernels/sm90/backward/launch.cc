@@ -314,7 +314,7 @@ void finish_dq(const device::Queue& queue, const DqParams& params) {
   const bool mxfp8 = params.dq_mxfp8.codes != nullptr;
   if (params.head_stride == 0 || (params.dq.data == nullptr && !mxfp8)) return;
   launch_rows(queue, mxfp8 ? "backward_dq_mxfp8" : "backward_dq", params,
-              params.head_stride * params.num_heads, 1);
+              params.head_stride / 2 * params.num_heads, 1);
 }
 
 }  // namespace mxfa::sm90::backward
