@@ -96,7 +96,8 @@ __device__ inline void tcgen05_commit(std::uint32_t barrier) {
                  "%29, %30, %31"
 // clang-format on
 
-/// 32 columns of the thread's lane. Registers may be touched after tmem_wait_load() only.
+/// 32 columns of the thread's lane. Whoever reads the registers waits for them; nobody may write
+/// them or the columns before tmem_wait_load().
 __device__ inline void tmem_load_32(std::uint32_t from, float* x) {
   asm volatile("tcgen05.ld.sync.aligned.32x32b.x32.b32 " MXFA_R32 "}, [%32];"
                : MXFA_OUT4(0), MXFA_OUT4(4), MXFA_OUT4(8), MXFA_OUT4(12), MXFA_OUT4(16),
@@ -135,10 +136,14 @@ __device__ inline void tmem_store_8(std::uint32_t to, const std::uint32_t (&x)[8
 #undef MXFA_R16
 #undef MXFA_R32
 
-/// Until the warp's loads have filled `x`, which the compiler must not touch before.
+/// Until the warp's loads are done.
+__device__ inline void tmem_wait_load() {
+  asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
+}
+/// The same where the compiler is not to touch `x` before.
 template <int kCount>
 __device__ inline void tmem_wait_load(float (&x)[kCount]) {
-  asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
+  tmem_wait_load();
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i]));
 }

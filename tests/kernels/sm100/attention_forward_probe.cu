@@ -1,7 +1,8 @@
 #include "kernels/sm100/forward/entries.h"
 #include "kernels/sm100/forward/kernel.cuh"
 
-/// The kernels of the library with one difference: P goes to memory as well.
+/// The kernels of the library with one difference: what ForwardParams::probe
+/// asks for goes to memory as well.
 namespace mxfa::sm100::forward {
 
 #define MXFA_FORWARD(name, head_dim, scale, leak_free)                               \

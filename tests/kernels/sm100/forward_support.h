@@ -37,8 +37,9 @@ struct ForwardCase {
   PScale p_scale = PScale::kConstant;
   BlockShape shape = BlockShape::k32x32;  ///< leak_free: of q and k
   bool leak_free = false;
-  std::int64_t broadcast_seqlen_q = 0;  ///< > 0: q is broadcast
-  std::int64_t dense_batch = 0;         ///< > 0: dense, of the lengths below
+  std::optional<BlockShape> o_shape = {};  ///< of MXFP8; else BF16
+  std::int64_t broadcast_seqlen_q = 0;     ///< > 0: q is broadcast
+  std::int64_t dense_batch = 0;            ///< > 0: dense, of the lengths below
   std::int64_t dense_seqlen_q = 0;
   std::int64_t dense_seqlen_k = 0;
   double sigma_q = 1.0;
@@ -175,6 +176,14 @@ class ForwardBatch {
   std::int64_t o_begin(std::int64_t s) const {
     return test_.broadcast_seqlen_q > 0 ? s * q_.total() : q_.cu[s];
   }
+  /// Where the scale of `row` in MXFP8 is.
+  std::int64_t o_scale_row(std::int64_t sequence, std::int64_t row) const {
+    if (test_.o_shape == BlockShape::k1x32) return o_begin(sequence) + row;
+    std::int64_t groups = 0;
+    for (std::int64_t s = 0; s < sequence; ++s) groups += mx::ceil_div(seqlen_q(s), 32);
+    return groups + row / 32;
+  }
+  std::int64_t o_parts() const { return mx::ceil_div(columns(), 32); }
   std::int64_t num_heads() const { return test_.num_heads; }
   std::int64_t columns() const { return test_.columns > 0 ? test_.columns : test_.head_dim; }
   std::int64_t probe_pitch() const {
@@ -210,8 +219,10 @@ class ForwardBatch {
   }
 
   struct Results {
-    std::vector<std::uint16_t> o;  ///< BF16 [rows_o, num_heads, columns]
-    std::vector<float> lse;        ///< [num_heads, rows_o]
+    std::vector<float> o;  ///< [rows_o, num_heads, columns]; MXFP8: before, where probed
+    std::vector<std::uint8_t> o_codes;
+    std::vector<std::uint8_t> o_scales;  ///< [o_scale_row, num_heads, ceil(columns / 32)]
+    std::vector<float> lse;              ///< [num_heads, rows_o]
     std::vector<float> row_max;
     std::vector<std::uint8_t> p_codes;   ///< [num_heads, rows_o, pitch]
     std::vector<std::uint8_t> p_scales;  ///< [num_heads, rows_o, pitch / 32]
@@ -292,46 +303,76 @@ inline ForwardBatch::Results ForwardBatch::run(bool probed) const {
   const DeviceOperand v = operand(
       v_, &recipe::Operands::v, test_.leak_free ? ScaleAxis::kHeadDim : ScaleAxis::kTokens, dense);
   const std::int64_t rows = std::max<std::int64_t>(rows_o(), 1);
-  const Guarded o = machine.poisoned(rows * heads * columns() * 2);
+  const bool mxfp8 = test_.o_shape.has_value();
+  const std::size_t elems = rows * heads * columns();
+  const Guarded o = machine.poisoned(elems * (mxfp8 ? 1 : 2));
+  const Guarded o_scales = machine.poisoned(mxfp8 ? rows * heads * o_parts() : 1);
+  const Guarded o_before = machine.poisoned(mxfp8 && probed ? elems * 4 : 4);
   const Guarded lse = machine.poisoned(rows * heads * 4);
   const Guarded row_max = machine.poisoned(rows * heads * 4);
   const Guarded codes = machine.poisoned(probed ? rows * heads * probe_pitch() : 16);
   const Guarded scales = machine.poisoned(probed ? rows * heads * probe_pitch() / 32 : 16);
   const Guarded workspace = machine.poisoned(static_cast<std::size_t>(
       sm100::forward::forward_workspace_bytes(static_cast<std::int32_t>(batch()))));
-  const sm100::forward::ForwardCall call{.q = q.operand(),
-                                         .k = k.operand(),
-                                         .v = v.operand(),
-                                         .leak_free = test_.leak_free,
-                                         .broadcast_q = broadcast,
-                                         .mask = test_.mask,
-                                         .softmax_scale = problem().softmax_scale,
-                                         .p_scale = test_.p_scale,
-                                         .o = o.as<std::uint16_t>(),
-                                         .o_token_stride = heads * columns(),
-                                         .o_head_stride = columns(),
-                                         .columns = static_cast<std::int32_t>(columns()),
-                                         .lse = lse.as<float>(),
-                                         .row_max = row_max.as<float>(),
-                                         .lse_head_stride = rows_o(),
-                                         .workspace = workspace.as<void>()};
+  sm100::forward::ForwardCall call{.q = q.operand(),
+                                   .k = k.operand(),
+                                   .v = v.operand(),
+                                   .leak_free = test_.leak_free,
+                                   .broadcast_q = broadcast,
+                                   .mask = test_.mask,
+                                   .softmax_scale = problem().softmax_scale,
+                                   .p_scale = test_.p_scale,
+                                   .columns = static_cast<std::int32_t>(columns()),
+                                   .lse = lse.as<float>(),
+                                   .row_max = row_max.as<float>(),
+                                   .lse_head_stride = rows_o(),
+                                   .workspace = workspace.as<void>()};
+  if (mxfp8) {
+    call.o_mxfp8 = {.codes = o.as<std::uint8_t>(),
+                    .token_stride = heads * columns(),
+                    .head_stride = columns(),
+                    .scales = o_scales.as<std::uint8_t>(),
+                    .scale_row_stride = heads * o_parts(),
+                    .scale_head_stride = o_parts(),
+                    .block_shape = *test_.o_shape};
+  } else {
+    call.o = o.as<std::uint16_t>();
+    call.o_token_stride = heads * columns();
+    call.o_head_stride = columns();
+  }
   if (probed) {
     attention_forward_probed(machine.queue(), call,
                              {.codes = codes.as<std::uint8_t>(),
                               .scales = scales.as<std::uint8_t>(),
                               .rows = rows_o(),
-                              .pitch = probe_pitch()});
+                              .pitch = probe_pitch(),
+                              .o = o_before.as<float>()});
   } else {
     attention_forward(machine.queue(), call);
   }
   machine.synchronize();
-  return {o.download<std::uint16_t>(),
-          lse.download<float>(),
-          row_max.download<float>(),
-          codes.download<std::uint8_t>(),
-          scales.download<std::uint8_t>(),
-          o.guards_intact() && lse.guards_intact() && row_max.guards_intact() &&
-              codes.guards_intact() && scales.guards_intact() && workspace.guards_intact()};
+  Results results{.o = {},
+                  .o_codes = {},
+                  .o_scales = {},
+                  .lse = lse.download<float>(),
+                  .row_max = row_max.download<float>(),
+                  .p_codes = codes.download<std::uint8_t>(),
+                  .p_scales = scales.download<std::uint8_t>(),
+                  .guards_intact = true};
+  for (const Guarded* const buffer :
+       {&o, &o_scales, &o_before, &lse, &row_max, &codes, &scales, &workspace}) {
+    results.guards_intact = results.guards_intact && buffer->guards_intact();
+  }
+  if (mxfp8) {
+    results.o = o_before.download<float>();
+    results.o_codes = o.download<std::uint8_t>();
+    results.o_scales = o_scales.download<std::uint8_t>();
+    return results;
+  }
+  for (const std::uint16_t bits : o.download<std::uint16_t>()) {
+    results.o.push_back(mx::bits_float(std::uint32_t{bits} << 16));
+  }
+  return results;
 }
 
 }  // namespace mxfa::testing

@@ -10,8 +10,6 @@ namespace {
 
 class Forward : public ::testing::TestWithParam<ForwardCase> {};
 
-float bf16_value(std::uint16_t bits) { return mx::bits_float(std::uint32_t{bits} << 16); }
-
 // One row of the kernel's P against the recipe's, bit for bit, in the key blocks that its stream of
 // 128 rows works on.
 void expect_p(const ForwardBatch& batch, const ForwardBatch::Results& got,
@@ -66,9 +64,9 @@ void expect_row(const ForwardBatch& batch, const ForwardBatch::Results& got,
     EXPECT_NEAR(lse, want_lse, lse_error(batch.seqlen_k(sequence), want_lse))
         << label << ", row " << row;
   }
-  const std::uint16_t* const o = &got.o[(at * batch.num_heads() + head) * batch.columns()];
+  const float* const o = &got.o[(at * batch.num_heads() + head) * batch.columns()];
   for (std::int64_t d = 0; d < batch.columns(); ++d) {
-    const float value = bf16_value(o[d]), wanted = want.saved.o(row, d);
+    const float value = o[d], wanted = want.saved.o(row, d);
     const float step = std::ldexp(1.0f, std::ilogb(std::max(std::abs(wanted), 1e-30f)) - 7);
     ASSERT_TRUE(std::abs(value - wanted) <= step)
         << label << ", row " << row << ", column " << d << ": O " << value << ", want " << wanted;
@@ -110,7 +108,7 @@ void expect_close_head(const ForwardBatch& batch, const ForwardBatch::Results& g
                 2 * score_error + lse_error(batch.seqlen_k(sequence), lse))
         << label << ", row " << row;
     for (std::int64_t d = 0; d < batch.columns(); ++d) {
-      o.push_back(bf16_value(got.o[(at * batch.num_heads() + head) * batch.columns() + d]));
+      o.push_back(got.o[(at * batch.num_heads() + head) * batch.columns() + d]);
       wanted.push_back(want.saved.o(row, d));
       right.push_back(oracle.o(row, d));
     }
@@ -121,6 +119,26 @@ void expect_close_head(const ForwardBatch& batch, const ForwardBatch::Results& g
                            {.label = label, .cols = batch.columns()}));
 }
 
+// O in MXFP8 is what the library's quantizer makes of the FP32 values that it comes from, bit for
+// bit.
+void expect_codes(const ForwardBatch& batch, const ForwardBatch::Results& got, BlockShape shape,
+                  const std::string& label, std::int64_t sequence, std::int64_t head) {
+  const std::int64_t cols = batch.columns(), heads = batch.num_heads(), parts = batch.o_parts();
+  const std::int64_t first = (batch.o_begin(sequence) * heads + head) * cols;
+  const mx::QuantizedMatrix want = mx::quantize(
+      {got.o.data() + first, batch.seqlen_q(sequence), cols, heads * cols}, {.block_shape = shape});
+  for (std::int64_t row = 0; row < want.rows; ++row) {
+    const std::int64_t scales = (batch.o_scale_row(sequence, row) * heads + head) * parts;
+    for (std::int64_t d = 0; d < cols; ++d) {
+      const std::int64_t at = first + row * heads * cols + d;
+      ASSERT_EQ(got.o_codes[at], want.code(row, d))
+          << label << ", row " << row << ", column " << d << ": code of O = " << got.o[at];
+      ASSERT_EQ(got.o_scales[scales + d / 32], want.scale(row, d))
+          << label << ", row " << row << ", column " << d << ": scale of O = " << got.o[at];
+    }
+  }
+}
+
 void check(const ForwardCase& test) {
   const ForwardBatch batch(test);
   const ForwardBatch::Results got = batch.run();
@@ -128,6 +146,7 @@ void check(const ForwardCase& test) {
   for (std::int64_t s = 0; s < batch.batch(); ++s) {
     for (std::int64_t head = 0; head < test.num_heads; ++head) {
       const std::string label = fmt::format("{}: sequence {}, head {}", test.name, s, head);
+      if (test.o_shape) expect_codes(batch, got, *test.o_shape, label, s, head);
       const recipe::RecipeForward want =
           recipe::recipe_forward(batch.operands(s, head), batch.problem(), batch.config());
       if (exact_arithmetic()) {
@@ -155,6 +174,19 @@ TEST(ForwardPlain, AsTheProbed) {
   EXPECT_TRUE(bitwise_equal(plain.o, probed.o, {.label = "o"}));
   EXPECT_TRUE(bitwise_equal(plain.lse, probed.lse, {.label = "lse"}));
   EXPECT_TRUE(bitwise_equal(plain.row_max, probed.row_max, {.label = "row_max"}));
+}
+
+TEST(ForwardPlain, Mxfp8AsTheProbed) {
+  for (const BlockShape shape : {BlockShape::k1x32, BlockShape::k32x32}) {
+    const ForwardBatch batch({.name = "plain",
+                              .cu_seqlens_q = {0, 140, 150},
+                              .cu_seqlens_k = {0, 170, 300},
+                              .head_dim = 64,
+                              .o_shape = shape});
+    const ForwardBatch::Results probed = batch.run(true), plain = batch.run(false);
+    EXPECT_TRUE(bitwise_equal(plain.o_codes, probed.o_codes, {.label = "codes"}));
+    EXPECT_TRUE(bitwise_equal(plain.o_scales, probed.o_scales, {.label = "scales"}));
+  }
 }
 
 // Under a causal mask, what later tokens hold changes no bit of earlier rows.
@@ -253,6 +285,21 @@ const ForwardCase kCases[] = {
      .columns = 40,
      .num_heads = 2,
      .num_heads_kv = 2,
+     .broadcast_seqlen_q = 33},
+    {.name = "o_squares",
+     .cu_seqlens_q = {0, 5, 5, 200, 230, 231},
+     .cu_seqlens_k = {0, 130, 160, 190, 190, 330},
+     .head_dim = 64,
+     .num_heads = 2,
+     .o_shape = BlockShape::k32x32,
+     .spread = 3.0},
+    {.name = "o_rows",
+     .cu_seqlens_k = {0, 70, 70, 300},
+     .columns = 104,
+     .num_heads = 2,
+     .num_heads_kv = 2,
+     .p_scale = PScale::kBlockAmax,
+     .o_shape = BlockShape::k1x32,
      .broadcast_seqlen_q = 33},
     {.name = "leak_free",
      .cu_seqlens_q = {0, 150, 157},

@@ -26,14 +26,14 @@ struct SassCount {
   int instructions;
   int ptx_instructions;
 };
-constexpr SassCount kSassCounts[] = {{"sm_100a", false, PScale::kConstant, 663, 1072},
-                                     {"sm_100a", false, PScale::kBlockAmax, 884, 1384},
-                                     {"sm_100a", false, PScale::kBlockRowMax, 830, 1402},
-                                     {"sm_100a", true, PScale::kConstant, 926, 1530},
-                                     {"sm_103a", false, PScale::kConstant, 406, 798},
-                                     {"sm_103a", false, PScale::kBlockAmax, 626, 1078},
-                                     {"sm_103a", false, PScale::kBlockRowMax, 567, 1031},
-                                     {"sm_103a", true, PScale::kConstant, 674, 1155}};
+constexpr SassCount kSassCounts[] = {{"sm_100a", false, PScale::kConstant, 662, 1071},
+                                     {"sm_100a", false, PScale::kBlockAmax, 885, 1384},
+                                     {"sm_100a", false, PScale::kBlockRowMax, 828, 1337},
+                                     {"sm_100a", true, PScale::kConstant, 919, 1528},
+                                     {"sm_103a", false, PScale::kConstant, 405, 796},
+                                     {"sm_103a", false, PScale::kBlockAmax, 624, 1077},
+                                     {"sm_103a", false, PScale::kBlockRowMax, 567, 1030},
+                                     {"sm_103a", true, PScale::kConstant, 658, 1152}};
 
 SassCount sass_count(const TracedLaunch& launch) {
   for (const SassCount& count : kSassCounts) {

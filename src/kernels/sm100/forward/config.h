@@ -40,11 +40,15 @@ inline constexpr int kMmaWarp = 12;
 inline constexpr int kEpilogueWarp = 13;
 inline constexpr int kLoadWarp = 14;
 inline constexpr int kThreads = 512;
-/// 256 x 176 + 128 x 96 + 128 x 64 registers are all that a multiprocessor has.
-inline constexpr int kSoftmaxRegisters = 176;
-inline constexpr int kCorrectionRegisters = 96;
-inline constexpr int kOtherRegisters = 64;
-static_assert(256 * kSoftmaxRegisters + 128 * (kCorrectionRegisters + kOtherRegisters) <= 65536);
+/// Registers of a thread of each role, of the 65536 that a multiprocessor has.
+struct RoleRegisters {
+  int softmax, correction, other;
+};
+/// With which nothing spills, by __CUDA_ARCH__.
+MXFA_HOST_DEVICE constexpr RoleRegisters role_registers(int arch, bool leak_free) {
+  if (arch == 1030 && leak_free) return {184, 88, 56};
+  return {176, 96, 64};
+}
 
 template <int kHeadDimOf, PScale kPScaleOf, bool kLeakFreeOf = false, bool kProbeOf = false>
 struct Config {
@@ -53,7 +57,7 @@ struct Config {
   /// No scale is shared by two tokens: V's exponent of each joins the scores, the MMA applies none.
   static constexpr bool kLeakFree = kLeakFreeOf;
   static_assert(!kLeakFree || kPScale == PScale::kConstant);
-  static constexpr bool kProbe = kProbeOf;  ///< P goes to memory as well, for tests
+  static constexpr bool kProbe = kProbeOf;  ///< writes ForwardParams::probe, for tests
   static constexpr bool kLazy = kPScale != PScale::kConstant;
   /// What P is taken against may differ from the largest score.
   static constexpr bool kOwnTrueMax = kLazy || kLeakFree;

@@ -26,7 +26,9 @@ class Correction {
         tmem_(smem.tmem + (threadIdx.x / 32 % 4 << 21)) {}
 
   __device__ void run() {
-    for (int i = 0; i < kStreams; ++i) warp_arrive(barriers_.pv_ready[i]);  // O is free
+    for (int i = 0; i < kStreams; ++i) {
+      if (ptx::elect_one()) arrive(barriers_.pv_ready[i]);  // O is free
+    }
     while (const TileRecord* const tile = tiles_.hold()) {
       const int begin[kStreams] = {tile->begin[0], tile->begin[1]};
       const int end[kStreams] = {tile->end[0], tile->end[1]};
@@ -109,6 +111,7 @@ class Correction {
       }
     }
     if (seen) {
+      ptx::tmem_wait_load();
       ptx::tcgen05_fence_before();
       warp_arrive(barriers_.pv_ready[stream]);  // O is free for the next tile
     }
@@ -119,13 +122,11 @@ class Correction {
     store_row(tile, tile.row0 + kTileM * stream + lane_row, sum, max, true_max);
   }
 
-  /// O of 16 columns, divided by the row sum. What saw no key has whatever O.
+  /// O of 16 columns, divided by the row sum. What saw no key has whatever O. To read registers of
+  /// a load needs no wait (PTX 9.7.16.6.4.5).
   __device__ void load_columns(int stream, int column, const Divisor& divisor,
                                float (&o)[16]) const {
-    if (divisor.stream_seen) {
-      ptx::tmem_load_16(tmem_ + Tmem::o(stream).column + column, o);
-      ptx::tmem_wait_load(o);
-    }
+    if (divisor.stream_seen) ptx::tmem_load_16(tmem_ + Tmem::o(stream).column + column, o);
 #pragma unroll
     for (float& value : o) value = divisor.row_seen ? value * divisor.inverse : 0.0f;
   }
@@ -140,6 +141,7 @@ class Correction {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         load_columns(stream, kScaleGroup * part + 16 * half, divisor, o);
+        if constexpr (Config::kProbe) probe(tile, row, kScaleGroup * part + 16 * half, o);
         output.see(o);
       }
       output.find_scale();
@@ -148,6 +150,17 @@ class Correction {
         load_columns(stream, kScaleGroup * part + 16 * half, divisor, o);
         output.store(half, params_.columns, o);
       }
+    }
+  }
+
+  __device__ void probe(const TileRecord& tile, int row, int column, const float (&o)[16]) const {
+    if (row >= tile.seqlen_q) return;
+    float* const out =
+        params_.probe.o +
+        ((tile.o_begin + row) * params_.shape.num_heads + tile.head) * params_.columns;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (column + i < params_.columns) out[column + i] = o[i];
     }
   }
 

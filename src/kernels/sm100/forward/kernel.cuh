@@ -41,6 +41,13 @@ template <class Config>
 __device__ inline void forward(const ForwardParams& params) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
   auto& smem = *reinterpret_cast<SmemPlan<Config>*>(memory);
+#if defined(__CUDA_ARCH__)
+  constexpr RoleRegisters kRegisters = role_registers(__CUDA_ARCH__, Config::kLeakFree);
+#else
+  constexpr RoleRegisters kRegisters = {};
+#endif
+  static_assert(256 * kRegisters.softmax + 128 * (kRegisters.correction + kRegisters.other) <=
+                65536);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const bool one = threadIdx.x % 32 == 0;
   if (threadIdx.x == 0) init_barriers<Config>(smem.barriers);
@@ -53,26 +60,23 @@ __device__ inline void forward(const ForwardParams& params) {
     reinterpret_cast<std::uint32_t*>(smem.sf_v)[threadIdx.x] = mx::kE8M0Bias * 0x01010101u;
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
-  ptx::tcgen05_fence_before();
   __syncthreads();
-  ptx::tcgen05_fence_after();
 
   if (warp < kCorrectionWarp) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kSoftmaxRegisters));
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters.softmax));
     Softmax<Config>(params, smem, warp / kSoftmaxWarps).run();
   } else if (warp < kMmaWarp) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCorrectionRegisters));
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters.correction));
     Correction<Config>(params, smem).run();
   } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kOtherRegisters));
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters.other));
     if (warp == kMmaWarp && one) MmaIssuer<Config>(smem).run();
     if (warp == kEpilogueWarp && one) Epilogue<Config>(params, smem).run();
     if (warp == kLoadWarp) Loader<Config>(params, smem).run();
     __syncwarp();
   }
-  ptx::tcgen05_fence_before();
+  // What used tensor memory has been waited for, and tcgen05.dealloc is nothing asynchronous.
   __syncthreads();
-  ptx::tcgen05_fence_after();
   if (warp == kMmaWarp) ptx::tmem_dealloc<kTmemColumns>(smem.tmem);
 }
 

@@ -196,7 +196,7 @@ unsigned smem_bytes(const ForwardCall& call) {
 }
 
 void launch(const device::Queue& queue, const ForwardCall& call, std::string_view module,
-            const PProbe& probe) {
+            const Probe& probe) {
   check_call(call);
   if (call.q.total == 0 || call.k.offsets.batch == 0) return;
   ForwardParams params = make_params(queue, call);
@@ -237,7 +237,7 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
 }
 
 void attention_forward_probed(const device::Queue& queue, const ForwardCall& call,
-                              const PProbe& probe) {
+                              const Probe& probe) {
   launch(queue, call, "attention_forward_probe", probe);
 }
 

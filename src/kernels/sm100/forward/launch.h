@@ -56,8 +56,8 @@ std::int64_t forward_workspace_bytes(std::int32_t batch);
 void attention_forward(const device::Queue& queue, const ForwardCall& call);
 
 /// The same by the entries of a test program's own image, "attention_forward_probe", which also
-/// write P.
+/// write what `probe` asks for.
 void attention_forward_probed(const device::Queue& queue, const ForwardCall& call,
-                              const PProbe& probe);
+                              const Probe& probe);
 
 }  // namespace mxfa::sm100::forward

@@ -33,12 +33,10 @@ class Loader {
           StaticCounter(cta, ctas), true));
     }
     publish({});
-    // Barriers must not be signalled after the block has exited.
-    for (int i = 0; i < Config::kStages; ++i) {
-      wait(smem_.barriers.kv_empty[ring_.stage], ring_.phase ^ 1);
-      ring_.advance();
-    }
-    for (int i = 0; i < kStreams; ++i) wait(smem_.barriers.q_empty[i], q_turn_[i].last_parity());
+    // Barriers must not be signalled after the block has exited. The MMA role's last commit, which
+    // comes when all that it issued is done, is that of the last stage.
+    for (int i = 0; i < Config::kStages - 1; ++i) ring_.advance();
+    wait(smem_.barriers.kv_empty[ring_.stage], ring_.phase ^ 1);
   }
 
  private:
@@ -121,8 +119,8 @@ class Loader {
 
   __device__ void load_q(int stream, std::int32_t head, const attention::Sequence& sequence,
                          std::int32_t row, std::int64_t atom) {
-    wait(smem_.barriers.q_empty[stream], q_turn_[stream].last_parity());
-    ++q_turn_[stream].count;
+    wait(smem_.barriers.q_empty[stream], q_turns_.last_parity(stream));
+    q_turns_.advance(stream);
     if (lane_ != 0) return;
     copy(params_.q_map, smem_.q[stream],
          device::ragged_coords(0, head, sequence.q_begin, sequence.seqlen_q, row),
@@ -157,7 +155,7 @@ class Loader {
   int lane_;
   device::RingState<Config::kStages> ring_;
   device::RingState<Config::kRecords> records_;
-  Turn q_turn_[kStreams];
+  StreamTurns q_turns_;
 };
 
 }  // namespace mxfa::sm100::forward

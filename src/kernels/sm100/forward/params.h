@@ -18,13 +18,15 @@ struct SideParams {
   device::JaggedOffsetsView offsets;
 };
 
-/// P as it multiplies V, for tests: codes [num_heads, rows_o, pitch] and scales [num_heads, rows_o,
-/// pitch / 32], key n of its sequence in column n.
-struct PProbe {
+/// What the kernel has on the way, for tests. P as it multiplies V: codes [num_heads, rows_o,
+/// pitch] and scales [num_heads, rows_o, pitch / 32], key n of its sequence in column n.
+struct Probe {
   std::uint8_t* codes = nullptr;
   std::uint8_t* scales = nullptr;
   std::int64_t rows = 0;
   std::int64_t pitch = 0;  ///< a multiple of 128
+  /// [rows_o, num_heads, columns] before it becomes MXFP8; may be null where o is BF16.
+  float* o = nullptr;
 };
 
 struct ForwardParams {
@@ -49,7 +51,7 @@ struct ForwardParams {
   std::int64_t seqlen_k = 0;
   bool broadcast_q = false;
   float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
-  PProbe probe = {};
+  Probe probe = {};
 };
 
 }  // namespace mxfa::sm100::forward

@@ -53,34 +53,33 @@ class TileReader {
 
   /// False behind the last tile.
   __device__ bool next(TileRecord& tile) {
-    wait(smem_.barriers.tile_full[slot_], phase_);
-    tile = smem_.tile[slot_];
+    wait(smem_.barriers.tile_full[slot()], phase());
+    tile = smem_.tile[slot()];
     release();
     return tile.valid != 0;
   }
 
   /// The record in shared memory, until release(); null behind the last tile.
   __device__ const TileRecord* hold() {
-    wait(smem_.barriers.tile_full[slot_], phase_);
-    const TileRecord& tile = smem_.tile[slot_];
+    wait(smem_.barriers.tile_full[slot()], phase());
+    const TileRecord& tile = smem_.tile[slot()];
     return tile.valid != 0 ? &tile : nullptr;
   }
   __device__ void release() {
     if constexpr (kWholeWarp) {
-      warp_arrive(smem_.barriers.tile_empty[slot_]);
+      warp_arrive(smem_.barriers.tile_empty[slot()]);
     } else {
-      arrive(smem_.barriers.tile_empty[slot_]);
+      arrive(smem_.barriers.tile_empty[slot()]);
     }
-    if (++slot_ == Config::kRecords) {
-      slot_ = 0;
-      phase_ ^= 1;
-    }
+    ++count_;
   }
 
  private:
+  __device__ unsigned slot() const { return count_ % Config::kRecords; }
+  __device__ unsigned phase() const { return count_ / Config::kRecords & 1; }
+
   SmemPlan<Config>& smem_;
-  int slot_ = 0;
-  unsigned phase_ = 0;
+  unsigned count_ = 0;  ///< of records: one register
 };
 
 }  // namespace mxfa::sm100::forward

@@ -61,25 +61,18 @@ class Softmax {
   __device__ void run_blocks(const TileRecord& tile, int begin, int end) {
     const KeySpan keys = visible_keys(tile);
     Row row;
+    // A stream may have passed over whole tiles, and a parity tells only the last two phases of a
+    // stage apart: S tells that the stage's phase before this one is over.
+    if constexpr (Config::kLeakFree) wait(barriers_.s_full[stream_], scores_.parity());
     for (int n = begin; n < end; ++n) {
-      if constexpr (Config::kLeakFree) {
-        // A stream may have passed over whole tiles, and a parity tells only the last two phases of
-        // a stage apart: S tells that the stage's phase before this one is over.
-        if (n == begin) wait(barriers_.s_full[stream_], scores_.parity());
-        share_folds(stages_ + 2 * (n - tile.n_begin) + 1);
-      }
+      if constexpr (Config::kLeakFree) share_folds(stages_ + 2 * (n - tile.n_begin) + 1);
       run_step(tile, n, {keys.begin - n * kTileN, keys.end - n * kTileN}, n == begin, row);
     }
-    wait(barriers_.message_empty[stream_], messages_.last_parity());
+    wait(barriers_.message_empty[stream_], scores_.parity());
     smem_.row_sum[stream_][lane_row_] = row.sum;
     smem_.row_max[stream_][lane_row_] = row.max;
     if constexpr (Config::kOwnTrueMax) smem_.true_max[stream_][lane_row_] = row.true_max;
-    send();
-  }
-
-  __device__ void send() {
     warp_arrive(barriers_.message_full[stream_]);
-    ++messages_.count;
   }
 
   /// `keys` that the row sees, counted from the step's first one; `n`: the step, for the probe.
@@ -99,9 +92,9 @@ class Softmax {
     if constexpr (Config::kLeakFree) fold_values(x, top);
     const float rescale = move_maximum(Config::kLeakFree ? block_maximum(top) : block, row);
     if (!first) {
-      wait(barriers_.message_empty[stream_], messages_.last_parity());
+      wait(barriers_.message_empty[stream_], scores_.last_parity());
       smem_.rescale[stream_][lane_row_] = rescale;
-      send();
+      warp_arrive(barriers_.message_full[stream_]);
     }
     const float safe_max = row.max == -INFINITY ? 0.0f : row.max;
     const float base = p_offset(Config::kPScale) - safe_max;
@@ -303,7 +296,7 @@ class Softmax {
                         const std::uint32_t (&codes)[kScaleGroup / 4]) const {
     const int row = tile.row0 + kTileM * stream_ + lane_row_;
     if (row >= tile.seqlen_q) return;
-    const PProbe& out = params_.probe;
+    const Probe& out = params_.probe;
     const std::int64_t at =
         (tile.head * out.rows + tile.o_begin + row) * out.pitch + n * kTileN + kScaleGroup * group;
 #pragma unroll
@@ -321,8 +314,9 @@ class Softmax {
   int lane_row_;
   std::uint32_t s_;      ///< of this warp's lanes
   unsigned stages_ = 0;  ///< tiles of K and V of the work tiles before
+  /// A tile sends as many messages as it has steps, each step but the first one, and one behind
+  /// them: so this counts messages as well.
   Turn scores_;
-  Turn messages_;
 };
 
 }  // namespace mxfa::sm100::forward
