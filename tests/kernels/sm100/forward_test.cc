@@ -217,6 +217,8 @@ TEST(ForwardCall, RefusesByName) {
     call.softmax_scale = 1.0;
     call.q.head_dim = call.k.head_dim = call.v.head_dim = 64;
     call.v.axis = ScaleAxis::kTokens;
+    call.q.total = 1;  // without rows, outputs are not looked at
+    call.q.rows = call.q.atoms = reinterpret_cast<const std::uint8_t*>(256);
     call.o = reinterpret_cast<std::uint16_t*>(256);
     call.lse = reinterpret_cast<float*>(256);
     change(call);

@@ -2,8 +2,8 @@
 
 The hazard checker is to report it.
 
-moved_scales.py PTXEMU PTX LAUNCH: exit status 0 where the launch is clean as it stands and has races
-with moved scales.
+moved_scales.py PTXEMU PTX LAUNCH: exit status 0 where the launch is clean as it stands and has
+races with moved scales.
 """
 
 import pathlib
