@@ -93,6 +93,10 @@ Wanted wanted_of(const Sample& sample, attention::Recipe own_recipe, bool half_s
     };
     lower(operands.q, sample.inputs.q, device::kLoweredQ);
     lower(operands.k, sample.inputs.k, device::kLoweredK);
+    const Matrix<float>& v = sample.inputs.v;
+    operands.v.along_d =
+        mx::for_half_sums(operands.v.along_d, mx::row_major(v.data.data(), v.rows, v.cols));
+    operands.v.along_tokens = operands.v.along_d;
   }
   const recipe::HeadProblem problem{sample.inputs.mask, sample.inputs.softmax_scale};
   const auto result_of = [](const reference::ForwardResult& forward) {

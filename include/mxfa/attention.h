@@ -60,14 +60,16 @@ struct Options {
   std::int64_t max_seqlen_k = -1;
 
   /// kMxfp8 only. The dials need BF16, F16 or F32 tensors where they skip quantization.
-  bool qk_bf16 = false;  ///< S from BF16 q and k
+  bool qk_bf16 = false;  ///< S from BF16 q and k; on Hopper GPUs o sums in half, as half_scores
   bool dp_bf16 = false;  ///< dP from BF16 dout and v
   /// No scale is shared by two tokens (q, k and v in 1xD blocks), so a future token cannot change
-  /// an earlier output of a causal call, bit for bit.
+  /// an earlier output of a causal call, bit for bit. On Hopper GPUs o sums in half, from v
+  /// quantized 8 binades lower.
   bool leak_free = false;
   /// Hopper GPUs only. S accumulates in half, from q and k quantized 5 and 4 binades lower: faster,
-  /// at up to 1 dB of o where scores are large; lse within kHalfScoresLse * max(1, |lse|). Not with
-  /// payload as input.
+  /// at up to 1 dB of o where scores are large; lse within kHalfScoresLse * max(1, |lse|). P V and
+  /// o do too, from v with scales so large that a column's payload of 32 tokens sums up to 64. Not
+  /// with payload as input.
   bool half_scores = false;
   PScale p_scale = PScale::kConstant;  ///< others: Blackwell GPUs only, not with leak_free
   /// Devices only. The same operands (Recipe::kHopper's), then attention in FP32 by a plain kernel

@@ -19,6 +19,7 @@ struct Copies {
   BlockShape block_shape = BlockShape::k32xD;
   std::uint8_t min_scale = 0;
   std::uint8_t lowered = 0;
+  bool half_sums = false;
 };
 
 /// Of o and dout: q's, or one of its length for every sequence of k's batch where it is broadcast.
@@ -62,7 +63,9 @@ class Preparation {
                        {.rows = backward,
                         .transposed = spec_.forward,
                         .block_shape = shape,
-                        .min_scale = spec_.leak_free ? kLeakFreeMinScale : std::uint8_t{0}});
+                        .min_scale = spec_.leak_free ? kLeakFreeMinScale : std::uint8_t{0},
+                        .lowered = spec_.leak_free ? kLoweredTokenV : std::uint8_t{0},
+                        .half_sums = spec_.half_sums()});
     if (backward) {
       result.dout = operand(spec_.dout, o_offsets, o_sequences, spec_.num_heads,
                             {.rows = true, .transposed = true});
@@ -112,6 +115,7 @@ class Preparation {
                 .order = copies.order,
                 .min_scale = copies.min_scale,
                 .lowered = copies.lowered,
+                .half_sums = copies.half_sums,
                 .overlap = std::exchange(launched_, true)},
                mx::max_tiles(sequences.total, sequences.batch));
     }
@@ -127,7 +131,8 @@ class Preparation {
             .total = sequences.total,
             .num_heads = num_heads,
             .head_dim = head_dim,
-            .lowered = copies.lowered};
+            .lowered = copies.lowered,
+            .half_sums = copies.half_sums};
   }
 
   /// Payload that exists: only its transposed copy is made.

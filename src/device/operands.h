@@ -66,12 +66,15 @@ struct AttentionOperand {
   std::int32_t num_heads = 1;
   std::int32_t head_dim = 0;  ///< of the payload, 64 or 128: narrower tensors have zero columns
   std::uint8_t lowered = 0;   ///< binades that payload stays below 448, at least
+  bool half_sums = false;     ///< payload fits sums of P V in half (mx/half_sums.h)
 };
 
 /// Payload of Q and K lowered by so many binades: |q . k| of 128 columns is at most 50176, so that
 /// scores fit half. Their full precision then ends 10 binades below a group's maximum, not 15.
 inline constexpr std::uint8_t kLoweredQ = 5;
 inline constexpr std::uint8_t kLoweredK = 4;
+/// Payload of V in 1xD blocks, for sums in half: 128 keys times P, at most 256, make up to 57344.
+inline constexpr std::uint8_t kLoweredTokenV = 8;
 
 /// 2^-64: the row sum of a leak-free forward takes P' * 2^-v, which must not overflow.
 inline constexpr std::uint8_t kLeakFreeMinScale = 127 - 64;
@@ -131,6 +134,8 @@ struct OperandsSpec {
   bool leak_free = false;    ///< Q, K and V in 1xD blocks
   bool half_scores = false;  ///< Q and K are lowered, for kernels that keep scores in half
   bool bf16_scores = false;  ///< forward only: Q K^T is in BF16; of Q and K only shapes are told
+  /// With any of the three V's payload fits sums of P V in half.
+  bool half_sums() const { return leak_free || half_scores || bf16_scores; }
 };
 
 struct AttentionOperands {

@@ -4,6 +4,7 @@
 #include "device/quantize_load.cuh"
 #include "device/scaled_sums.cuh"
 #include "device/transpose.cuh"
+#include "mx/half_sums.h"
 
 /// What one warp of a quantize kernel does with its 32 tokens of one head.
 namespace mxfa::device::quantizer {
@@ -131,6 +132,10 @@ struct Group {
       for (int s = 0; s < kScales; ++s) largest = max_nan(largest, amax[s]);
       if (__any_sync(kAllLanes, !mx::is_finite(largest))) count_overflows(shift, sums);
     }
+    int least = 0;
+    if constexpr (kShape == BlockShape::k32xD) {
+      if (params.half_sums) least = mx::half_sums_scale(largest_column(shift, sums));
+    }
 #pragma unroll
     for (int s = 0; s < kScales; ++s) {
       if constexpr (!kByColumn) {
@@ -138,10 +143,35 @@ struct Group {
         if constexpr (kWholeDim) amax[s] = reduce(reduce(amax[s], 4), 8);
       }
       if constexpr (!kByRow) amax[s] = reduce(amax[s], 16);
-      const int scale =
-          max(mx::scale_from_amax<mx::E4M3>(amax[s], ScaleRule::kRoundUp), params.min_scale);
+      const int scale = max(max(mx::scale_from_amax<mx::E4M3>(amax[s], ScaleRule::kRoundUp), least),
+                            params.min_scale);
       scales[s] = scale == mx::kE8M0Nan ? scale : min(scale + params.lowered, mx::kE8M0Nan - 1);
     }
+  }
+
+  /// Largest of the columns' sums: rows 0, 2, .. and 1, 3, .. one after the other, then both.
+  __device__ float largest_column(const float (&shift)[kVector], const SumsOfHead& sums) const {
+    float column_sum[kVector] = {};
+    unsigned counted_before = 0;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      float value[kVector];
+      values(i, shift, sums, counted_before, value);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        column_sum[j] = __fadd_rn(column_sum[j], mx::half_sums_part(value[j]));
+      }
+    }
+    float most = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      most = fmaxf(most, column_sum[j] + __shfl_xor_sync(kAllLanes, column_sum[j], 16));
+    }
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) {
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
+    }
+    return most;
   }
 
   __device__ uint2 encode(int load, const float (&shift)[kVector], const SumsOfHead& sums,

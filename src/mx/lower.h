@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "mx/e8m0.h"
 #include "mx/fp8.h"
+#include "mx/half_sums.h"
 #include "mx/quantize.h"
 
 namespace mxfa::mx {
@@ -21,6 +23,32 @@ inline QuantizedMatrix lowered(QuantizedMatrix matrix, const FloatView& values, 
       if (scale == kE8M0Nan) continue;
       const float value = values.data[row * values.row_stride + col * values.col_stride];
       matrix.codes[row * values.cols + col] = encode_e4m3(std::ldexp(value, 127 - scale));
+    }
+  }
+  return matrix;
+}
+
+/// Payload of V in blocks of 32xD with the same values, as half sums need it (mx/half_sums.h).
+inline QuantizedMatrix for_half_sums(QuantizedMatrix matrix, const FloatView& values) {
+  const auto value = [&](std::int64_t row, std::int64_t col) {
+    return values.data[row * values.row_stride + col * values.col_stride];
+  };
+  for (std::int64_t group = 0; group < values.rows; group += kScaleBlock) {
+    float most = 0;
+    for (std::int64_t col = 0; col < values.cols; ++col) {
+      float sums[2] = {};
+      for (std::int64_t row = group; row < std::min(group + kScaleBlock, values.rows); ++row) {
+        sums[row % 2] += half_sums_part(value(row, col));
+      }
+      most = std::max(most, sums[0] + sums[1]);
+    }
+    std::uint8_t& scale = matrix.scales[static_cast<std::size_t>(matrix.grid().index(group, 0))];
+    scale = std::max(scale, half_sums_scale(most));
+    if (scale == kE8M0Nan) continue;
+    for (std::int64_t row = group; row < std::min(group + kScaleBlock, values.rows); ++row) {
+      for (std::int64_t col = 0; col < values.cols; ++col) {
+        matrix.codes[row * values.cols + col] = encode_scaled<E4M3>(value(row, col), scale);
+      }
     }
   }
   return matrix;

@@ -151,6 +151,19 @@ struct WgmmaRs<64> {
                  : MXFA_32(MXFA_NEW_F)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   }
+  __device__ static void run(std::uint32_t (&d)[16], const std::uint32_t* a, std::uint64_t b,
+                             bool accumulate) {
+    asm volatile(MXFA_BEGIN("%21") "m64n64k32.f16.e4m3.e4m3 {" MXFA_D16
+                                   "}, {%16, %17, %18, %19}, %20, p, 1, 1;\n}"
+                 : MXFA_16(MXFA_R, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{accumulate}));
+  }
+  __device__ static void start(std::uint32_t (&d)[16], const std::uint32_t* a, std::uint64_t b) {
+    asm volatile(MXFA_START "m64n64k32.f16.e4m3.e4m3 {" MXFA_D16
+                            "}, {%16, %17, %18, %19}, %20, p, 1, 1;\n}"
+                 : MXFA_16(MXFA_NEW_R, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  }
 };
 
 #undef MXFA_D16

@@ -5,6 +5,7 @@
 
 #include "mx/bits.h"
 #include "mx/block.h"
+#include "mx/lower.h"
 #include "mxfa/quantize.h"
 #include "support/device_batch.h"
 #include "support/rng.h"
@@ -33,6 +34,7 @@ struct Case {
   bool round_bf16 = false;
   std::uint8_t min_scale = 0;
   std::uint8_t lowered = 0;
+  bool half_sums = false;
   bool sums = false;       ///< some of them overflowed
   int exponent = 0;        ///< kF16: of the sums
   double magnitude = 1.0;  ///< of values
@@ -158,9 +160,28 @@ struct Expected {
     }
     compact = scales_of(ScaleLayout::kRowMajor, ScaleAxis::kHeadDim);
     if (test.min_scale > 0 || test.lowered > 0) raise(test, shape, values);
+    if (test.half_sums && shape == BlockShape::k32xD) fit_half_sums(test, values);
   }
 
  private:
+  void fit_half_sums(const Case& test, const std::vector<float>& values) {
+    const auto offsets = mx::make_jagged_offsets(test.cu_seqlens, test.cu_seqlens.back());
+    for (std::int64_t i = 0; i < offsets.batch() * test.num_heads; ++i) {
+      const std::int64_t s = i / test.num_heads, head = i % test.num_heads;
+      const std::int64_t rows = offsets.seqlen(s), width = test.num_heads * test.head_dim;
+      const std::int64_t first = (offsets.tokens[s] * test.num_heads + head) * test.head_dim;
+      const mx::FloatView view{values.data() + first, rows, test.head_dim, width, 1};
+      const auto matrix = mx::for_half_sums(mx::quantize(view, {BlockShape::k32xD}), view);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        std::copy_n(matrix.codes.begin() + row * test.head_dim, test.head_dim,
+                    codes.begin() + first + row * width);
+        compact[offsets.scale_row(BlockShape::k32xD, s, row) * test.num_heads + head] =
+            matrix.scale(row, 0);
+      }
+    }
+    tiled_dim.clear();
+    tiled_tokens.clear();
+  }
   void raise(const Case& test, BlockShape shape, const std::vector<float>& values) {
     const auto offsets = mx::make_jagged_offsets(test.cu_seqlens, test.cu_seqlens.back());
     const std::vector<std::uint8_t> before = compact;
@@ -238,7 +259,8 @@ inline void check(const Case& test, BlockShape shape) {
             .block_shape = shape,
             .order = test.order,
             .min_scale = test.min_scale,
-            .lowered = test.lowered},
+            .lowered = test.lowered,
+            .half_sums = test.half_sums},
            batch.max_tiles());
   machine.synchronize();
   testing::expect_same(codes, want.codes, "codes", width);

@@ -67,6 +67,10 @@ std::vector<Case> input_cases() {
   Case& lowered = add("lowered_infinite", DType::kF32);
   lowered.lowered = 4;
   lowered.corner = kInfinity;
+  add("half_sums", DType::kBF16).half_sums = true;
+  Case& large = add("half_sums_large", DType::kF32);
+  large.half_sums = true;
+  large.magnitude = 0x1p120;
   for (const bool odd : {false, true}) {
     Case& dense = add(odd ? "dense_odd" : "dense", DType::kBF16);
     dense.cu_seqlens = {0, 150, 300, 450};

@@ -16,6 +16,7 @@
 #include "mx/bits.h"
 #include "mx/fp8.h"
 #include "mx/jagged_scale.h"
+#include "mx/lower.h"
 #include "mx/permutation.h"
 #include "mx/scale_layout.h"
 #include "reference/recipe/recipe.h"
@@ -131,12 +132,19 @@ class ForwardBatch {
     v_ = make_side(k_.cu, test.num_heads_kv, 3, 1.0, {}, test.nan_v);
     change_from(test.other_from);
     for (Side* const side : {&q_, &k_, &v_}) {
-      const int lower = !lowered || side == &v_ ? 0
-                        : side == &q_           ? device::kLoweredQ
-                                                : device::kLoweredK;
+      const bool tokens = test.product == Product::kTokenScales;
+      const int lower = side == &v_   ? tokens ? device::kLoweredTokenV : 0
+                        : !lowered    ? 0
+                        : side == &q_ ? device::kLoweredQ
+                                      : device::kLoweredK;
       for (std::int64_t i = 0; i < side->batch() * side->heads; ++i) {
-        side->matrices.push_back(
-            quantize_rows(side->matrix(i / side->heads, i % side->heads), block_shape(), lower));
+        const Matrix<float> values = side->matrix(i / side->heads, i % side->heads);
+        mx::QuantizedMatrix matrix = quantize_rows(values, block_shape(), lower);
+        if ((lowered || test.product == Product::kBf16) && side == &v_) {
+          matrix = mx::for_half_sums(matrix,
+                                     mx::row_major(values.data.data(), values.rows, values.cols));
+        }
+        side->matrices.push_back(std::move(matrix));
       }
     }
   }
@@ -365,9 +373,11 @@ inline ForwardBatch::Results ForwardBatch::run() const {
     return machine.upload(std::span<const std::uint16_t>(codes));
   };
   const Guarded q_bf16 = bf16(q_), k_bf16 = bf16(k_);
+  device::AttentionOperand values = v.operand();
+  values.half_sums = half || test_.product != Product::kGroupScales;
   sm90::forward::ForwardCall call{.q = q.operand(),
                                   .k = k.operand(),
-                                  .v = v.operand(),
+                                  .v = values,
                                   .broadcast_q = broadcast,
                                   .mask = test_.mask,
                                   .softmax_scale = test_.scale(),

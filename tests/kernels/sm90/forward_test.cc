@@ -305,6 +305,7 @@ const ForwardCase kCases[] = {
      .cu_seqlens_k = {0, 128},
      .head_dim = 64,
      .scores = Scores::kF16,
+     .half_o_db = 0.7,
      .fill_q = 4.0,
      .fill_k = -4.0},
 };

@@ -6,7 +6,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     attention_forward_d128_f32(const __grid_constant__ ForwardParams params) {
   forward<Config<128, Scores::kF32>>(params);
 }
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(640, 1)
     attention_forward_d128_f16(const __grid_constant__ ForwardParams params) {
   forward<Config<128, Scores::kF16>>(params);
 }
@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     attention_forward_d64_f32(const __grid_constant__ ForwardParams params) {
   forward<Config<64, Scores::kF32>>(params);
 }
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(640, 1)
     attention_forward_d64_f16(const __grid_constant__ ForwardParams params) {
   forward<Config<64, Scores::kF16>>(params);
 }

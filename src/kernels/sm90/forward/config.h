@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 /// Tiles, roles, registers and shared memory of the Hopper forward. For host and device.
 namespace mxfa::sm90::forward {
@@ -37,31 +38,43 @@ struct Config {
   static constexpr int kQkParts = kQkBytes > 128 ? 2 : 1;
   static constexpr int kQkPartBytes = kQkBytes / kQkParts;
 
-  static constexpr int kConsumers = 3;  ///< warpgroups of 64 rows, each in turn: S, softmax, PV
+  /// Warpgroups of 64 rows, each in turn: S, softmax, PV. Scores and sums in half leave registers
+  /// for a fourth.
+  static constexpr int kConsumers = kScores == Scores::kF16 ? 4 : 3;
   static constexpr int kTileM = 64 * kConsumers;
   static constexpr int kTileN = 128;
   static constexpr int kQGroups = kTileM / kScaleGroup;
   static constexpr int kKGroups = kTileN / kScaleGroup;
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  /// 128 x 32 + 384 x 160 registers are all that a multiprocessor has.
+  /// 128 x 32 + 384 x 160 registers are all that a multiprocessor has; of 640 threads a launch gets
+  /// 96 each, which make 128 x 32 + 512 x 112.
   static constexpr int kProducerRegisters = 32;
-  static constexpr int kConsumerRegisters = 160;
+  static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : 160;
 
-  /// Whether S of the next block has registers of its own.
-  static constexpr bool kScoresAhead = kScores == Scores::kF16;
+  /// Whether P V of a block and O are in half: 64 registers less. Needs payload of V that is made
+  /// for it (mx/half_sums.h).
+  static constexpr bool kHalfSums = kScores == Scores::kF16 || kTokenScales || kBf16;
+  /// Whether S of the next block is issued behind P V, before that has been added to O.
+  static constexpr bool kScoresAhead = kHalfSums && kConsumers == 3;
 
   static constexpr int kQBuffers = kQkParts == 2 ? 1 : 2;
-  static constexpr int kStages = kHeadDim == 128 ? kBf16 ? 3 : 5 : kBf16 ? 6 : 8;
-  /// PV in halves of 64 columns: the fresh accumulator of a half is 32 registers.
-  static constexpr int kValueColumns = 64;
+  static constexpr int kStages = kHeadDim == 128 ? (kBf16             ? 3
+                                                    : kConsumers == 4 ? 4
+                                                                      : 5)
+                                                 : (kBf16 ? 6 : 8);
+  /// PV in FP32 in halves of 64 columns: the fresh accumulator of one is 32 registers, as that of
+  /// all columns in half.
+  static constexpr int kValueColumns = kHalfSums ? kHeadDim : 64;
   static_assert(kHeadDim == 64 || kHeadDim == 128);
+  /// A thread's part of PV of one block and kValueColumns, and of O.
+  using Fresh =
+      std::conditional_t<kHalfSums, std::uint32_t[kValueColumns / 4], float[kValueColumns / 2]>;
+  using Sums = std::conditional_t<kHalfSums, std::uint32_t[kHeadDim / 4], float[kHeadDim / 2]>;
   /// Q's fragments of so many steps of 32 columns stay in registers, as far as there is room:
   /// reading Q from shared memory for every block costs 10% (power, and bandwidth).
-  static constexpr int kQRegisterSteps = kBf16                     ? 0
-                                         : kTokenScales            ? 0
-                                         : kHeadDim == 64          ? 2
-                                         : kScores == Scores::kF16 ? 4
-                                                                   : 2;
+  static constexpr int kQRegisterSteps = kBf16 || kTokenScales                        ? 0
+                                         : kScores == Scores::kF16 && kHeadDim == 128 ? 3
+                                                                                      : 2;
 };
 
 /// What factors and folds of a block allow the softmax to do. Most blocks of most tensors are

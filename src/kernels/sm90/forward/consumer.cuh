@@ -4,14 +4,15 @@
 #include "kernels/sm90/forward/load.cuh"
 #include "kernels/sm90/forward/mma.cuh"
 #include "kernels/sm90/forward/split.cuh"
+#include "kernels/sm90/forward/sums.cuh"
 #include "kernels/sm90/forward/token_softmax.cuh"
 
 /// The consumer role.
 namespace mxfa::sm90::forward {
 
 /// One warpgroup, 64 rows: S of a key block, its softmax, PV into a fresh accumulator (the FP8
-/// accumulator keeps 13 bits), O = O * rescale + fresh. Three such groups in turn keep the tensor
-/// cores busy without an order among them.
+/// accumulator keeps 13 bits), O = O * rescale + fresh. Three or four such groups in turn keep the
+/// tensor cores busy without an order among them.
 /// Waits on q_full, full; signals q_empty, empty; owns O and the rows' state.
 template <class Config>
 class Consumer {
@@ -38,12 +39,10 @@ class Consumer {
   }
 
  private:
+  using Sums = typename Config::Sums;
+  using Fresh = typename Config::Fresh;
   static constexpr int kFresh = Config::kValueColumns / 2;
   static constexpr int kLastHalf = Config::kHeadDim / Config::kValueColumns - 1;
-  /// Of a fresh accumulator so much is added to O before the next MMAs are issued, for want of
-  /// registers; the rest while they run.
-  static constexpr int kEarly0 = Config::kScoresAhead ? 16 : kFresh;
-  static constexpr int kEarly1 = Config::kScoresAhead ? 16 : kFresh;
 
   /// What all lanes hold, by a reduction: then the compiler keeps it in a uniform register.
   __device__ static int uniform(int x) {
@@ -59,20 +58,20 @@ class Consumer {
               uniform(blocks.full_end)};
     typename Rows::State rows;
     if constexpr (Config::kTokenScales) rows.keeps_top = params_.row_max != nullptr;
-    float o[Config::kHeadDim / 2];
-#pragma unroll
-    for (float& value : o) value = 0.0f;
+    Sums sums = {};
     const QOperand<Config> q(
         at(offsetof(Plan, q), buffer_, sizeof(smem_.q[0])) + part_ * 64 * Config::kQkBytes, warp_,
         lane_);
     pass_blocks(blocks.begin - tile.n_begin);
-    if (blocks.begin < blocks.end) run_blocks(tile, blocks, q, rows, o);
-    pass_blocks(tile.n_end - blocks.end);
-    if (tile.parts == 1 ||
-        PartMerger<Config>(params_, tile, part_).run(rows, o, smem_.merges[part_])) {
-      store_rows<Config, Rows>(params_, tile, rows, o, smem_.o_amax[part_],
-                               64 * part_ + 16 * warp_);
+    if (blocks.begin < blocks.end) {
+      if constexpr (Config::kHalfSums) {
+        run_blocks_in_half(tile, blocks, q, rows, sums);
+      } else {
+        run_blocks(tile, blocks, q, rows, sums);
+      }
     }
+    pass_blocks(tile.n_end - blocks.end);
+    finish_tile(tile, rows, sums);
     ptx::mbarrier_arrive(at(offsetof(Plan, q_empty), buffer_, 8));
     if (++buffer_ == Config::kQBuffers) {
       buffer_ = 0;
@@ -80,18 +79,38 @@ class Consumer {
     }
   }
 
+  __device__ void finish_tile(const TileRecord& tile, typename Rows::State& rows, Sums& sums) {
+    if constexpr (Config::kHalfSums) {
+      float o[Config::kHeadDim / 2];
+      widen_sums(sums, o);
+      if (rows.anchor != kNoAnchor) rows.anchor += half_sums_exponent(tile.n_end - tile.n_begin);
+      store_tile(tile, rows, o);
+    } else {
+      store_tile(tile, rows, sums);
+    }
+  }
+  __device__ void store_tile(const TileRecord& tile, typename Rows::State& rows,
+                             float (&o)[Config::kHeadDim / 2]) {
+    if (tile.parts == 1 ||
+        PartMerger<Config>(params_, tile, part_).run(rows, o, smem_.merges[part_])) {
+      store_rows<Config, Rows>(params_, tile, rows, o, smem_.o_amax[part_],
+                               64 * part_ + 16 * warp_);
+    }
+  }
+
   __device__ void wait_for_stage() {
     ptx::mbarrier_wait(at(offsetof(Plan, full), stage_, 8), phase_);
   }
+  __device__ int next_stage() const { return stage_ + 1 == Config::kStages ? 0 : stage_ + 1; }
+  __device__ unsigned next_phase() const {
+    return stage_ + 1 == Config::kStages ? phase_ ^ 1 : phase_;
+  }
   /// Whether the next stage is full already: asked for ahead, since even a yes takes long.
-  __device__ bool next_is_ready() {
-    int stage = stage_ + 1;
-    unsigned phase = phase_;
-    if (stage == Config::kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-    return ptx::mbarrier_test_wait(at(offsetof(Plan, full), stage, 8), phase);
+  __device__ bool next_is_ready() const {
+    return ptx::mbarrier_test_wait(at(offsetof(Plan, full), next_stage(), 8), next_phase());
+  }
+  __device__ void wait_for_next_stage() const {
+    ptx::mbarrier_wait(at(offsetof(Plan, full), next_stage(), 8), next_phase());
   }
   __device__ void release_stage() {
     ptx::mbarrier_arrive(at(offsetof(Plan, empty), stage_, 8));
@@ -108,44 +127,96 @@ class Consumer {
   }
 
   __device__ void run_blocks(const TileRecord& tile, const BlockRange& blocks,
-                             const QOperand<Config>& q, typename Rows::State& rows,
-                             float (&o)[Config::kHeadDim / 2]) {
+                             const QOperand<Config>& q, typename Rows::State& rows, Sums& sums) {
     typename Rows::Fragment s;
     wait_for_stage();
-    multiply_keys(q, s);
+    multiply_keys(q, s, stage_);
     for (int n_block = blocks.begin;; ++n_block) {
       std::uint32_t p[Config::kTileN / 8];
       float rescale[2];
-      weigh(tile, n_block, blocks, rows, s, p, rescale, o);
-      float fresh[kFresh];
-      multiply_values(p, rescale, o, fresh);
+      const typename Rows::Scales scales = wait_for_scores(tile, n_block, blocks, rows, s, sums);
+      Rows::run(scales, rows, s, p, rescale);
+      Fresh fresh;
+      multiply_values(p, rescale, sums, fresh);
       const bool ready = next_is_ready();
       ptx::wgmma_wait<0>();
       fence_registers(fresh);
       release_stage();
-      promote<0, kEarly1>(kLastHalf, fresh, rescale, o);
+      promote(kLastHalf, fresh, rescale, sums);
       // Not as a branch that joins: MMAs in flight behind a join make the compiler wait for them.
-      if (n_block + 1 == blocks.end) {
-        promote<kEarly1, kFresh>(kLastHalf, fresh, rescale, o);
-        break;
-      }
+      if (n_block + 1 == blocks.end) break;
       if (!ready) wait_for_stage();
-      multiply_keys(q, s);
-      promote<kEarly1, kFresh>(kLastHalf, fresh, rescale, o);
+      multiply_keys(q, s, stage_);
+    }
+  }
+
+  /// With half sums.
+  __device__ void run_blocks_in_half(const TileRecord& tile, const BlockRange& blocks,
+                                     const QOperand<Config>& q, typename Rows::State& rows,
+                                     Sums& sums) {
+    const float unit = power_of_two(-half_sums_exponent(tile.n_end - tile.n_begin));
+    const std::uint32_t units = ptx::half2_pack(unit, unit);
+    typename Rows::Fragment s;
+    wait_for_stage();
+    multiply_keys(q, s, stage_);
+    for (int n_block = blocks.begin;; ++n_block) {
+      const bool ready = next_is_ready();
+      const bool last = n_block + 1 == blocks.end;
+      std::uint32_t p[Config::kTileN / 8];
+      weigh(tile, n_block, blocks, rows, s, p, sums);
+      Fresh fresh;
+      const std::uint32_t v = v_word_ + stage_ * (sizeof(smem_.v[0]) / 16);
+      // Not as a branch that joins: MMAs in flight behind a join make the compiler wait for them.
+      if (Config::kScoresAhead && !last) {
+        if (!ready) wait_for_next_stage();
+        ptx::wgmma_fence();
+        issue_values<Config>(fresh, p, v);
+        multiply_keys(q, s, next_stage());
+        ptx::wgmma_wait<1>();
+        fence_registers(fresh);
+        release_stage();
+        promote(fresh, units, sums);
+        continue;
+      }
+      ptx::wgmma_fence();
+      issue_values<Config>(fresh, p, v);
+      ptx::wgmma_wait<0>();
+      fence_registers(fresh);
+      release_stage();
+      promote(fresh, units, sums);
+      if (Config::kScoresAhead || last) break;
+      if (!ready) wait_for_stage();
+      multiply_keys(q, s, stage_);
+    }
+  }
+  /// Waits for S and makes P of it; O follows the maxima, where any of the warp's moved.
+  __device__ void weigh(const TileRecord& tile, int n_block, const BlockRange& blocks,
+                        typename Rows::State& rows, typename Rows::Fragment& s,
+                        std::uint32_t (&p)[Config::kTileN / 8], Sums& sums) {
+    const typename Rows::Scales scales = wait_for_scores(tile, n_block, blocks, rows, s, sums);
+    if constexpr (Config::kScores == Scores::kF16) {
+      Rows::run(scales, rows, s, p, sums);
+    } else {
+      float rescale[2];
+      Rows::run(scales, rows, s, p, rescale);
+      if (__any_sync(~0u, rescale[0] != 1.0f || rescale[1] != 1.0f)) {
+        scale_sums<Config>(rescale, sums);
+      }
     }
   }
 
   /// Issues S of the stage's keys.
-  __device__ void multiply_keys(const QOperand<Config>& q, typename Rows::Fragment& s) const {
+  __device__ void multiply_keys(const QOperand<Config>& q, typename Rows::Fragment& s,
+                                int stage) const {
     ptx::wgmma_fence();
-    issue_scores<Config>(s, q, k_word_ + stage_ * (sizeof(smem_.k[0]) / 16));
+    issue_scores<Config>(s, q, k_word_ + stage * (sizeof(smem_.k[0]) / 16));
   }
 
-  /// Waits for S and makes P of it.
-  __device__ void weigh(const TileRecord& tile, int n_block, const BlockRange& blocks,
-                        typename Rows::State& rows, typename Rows::Fragment& s,
-                        std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2],
-                        float (&o)[Config::kHeadDim / 2]) {
+  /// Waits for S and hides what is not visible; what the block's softmax multiplies.
+  __device__ typename Rows::Scales wait_for_scores(const TileRecord& tile, int n_block,
+                                                   const BlockRange& blocks,
+                                                   typename Rows::State& rows,
+                                                   typename Rows::Fragment& s, Sums& sums) {
     const typename Rows::Scales scales(smem_.scales[stage_], smem_.q_factor[buffer_],
                                        64 * part_ + 16 * warp_);
     const int anchor = smem_.scales[stage_].anchor;
@@ -158,10 +229,10 @@ class Consumer {
       if (partial || nan_groups != 0) visible_columns(tile, n_block, visible);
       if (partial) Rows::hide(s, visible);
       if (anchor != rows.anchor) {
-        move_anchor(anchor - nan_groups * kNanGroupUnit, nan_groups, visible, rows, o);
+        move_anchor(anchor - nan_groups * kNanGroupUnit, nan_groups, visible, rows, sums);
       }
     }
-    Rows::run(scales, rows, s, p, rescale);
+    return scales;
   }
 
   /// Of the thread's two rows, counted from its first column of the block.
@@ -180,7 +251,7 @@ class Consumer {
   /// A larger exponent of V came: O so far is worth less in its unit. Or a group of V is NaN: its
   /// payload has been replaced by zeros, so that it reaches the rows that see it and no others.
   __device__ void move_anchor(int anchor, int nan_groups, const VisibleColumns (&visible)[2],
-                              typename Rows::State& rows, float (&o)[Config::kHeadDim / 2]) const {
+                              typename Rows::State& rows, Sums& sums) const {
     float factor[2];
     factor[0] = factor[1] = ptx::exp2_approx(static_cast<float>(rows.anchor - anchor));
     rows.anchor = anchor;
@@ -190,8 +261,7 @@ class Consumer {
         if (sees_nan(nan_groups, visible[h])) factor[h] = NAN;
       }
     }
-#pragma unroll
-    for (int i = 0; i < Config::kHeadDim / 2; ++i) o[i] *= factor[(i >> 1) & 1];
+    scale_sums<Config>(factor, sums);
   }
 
   __device__ bool sees_nan(int nan_groups, const VisibleColumns& visible) const {
@@ -214,33 +284,33 @@ class Consumer {
 
   /// P V, all but its last kValueColumns added to O; those are in flight on return.
   __device__ void multiply_values(const std::uint32_t (&p)[Config::kTileN / 8],
-                                  const float (&rescale)[2], float (&o)[Config::kHeadDim / 2],
-                                  float (&fresh)[kFresh]) const {
+                                  const float (&rescale)[2], Sums& o, Fresh& fresh) const {
     const std::uint32_t v = v_word_ + stage_ * (sizeof(smem_.v[0]) / 16);
     if constexpr (kLastHalf == 0) {
       ptx::wgmma_fence();
       issue_values<Config>(fresh, p, v);
     } else {
-      float first[kFresh];
+      Fresh first;
       ptx::wgmma_fence();
       issue_values<Config>(first, p, v);
       ptx::wgmma_wait<0>();
       fence_registers(first);
-      promote<0, kEarly0>(0, first, rescale, o);
+      promote(0, first, rescale, o);
       ptx::wgmma_fence();
       issue_values<Config>(fresh, p, v + Config::kValueColumns * Config::kTileN / 16);
-      promote<kEarly0, kFresh>(0, first, rescale, o);
     }
   }
 
-  template <int kBegin = 0, int kEnd = kFresh>
-  __device__ static void promote(int half, const float (&fresh)[kFresh], const float (&rescale)[2],
-                                 float (&o)[Config::kHeadDim / 2]) {
+  __device__ static void promote(int half, const Fresh& fresh, const float (&rescale)[2], Sums& o) {
 #pragma unroll
-    for (int i = kBegin; i < kEnd; ++i) {
+    for (int i = 0; i < kFresh; ++i) {
       float& value = o[half * kFresh + i];
       value = fmaf(value, rescale[(i >> 1) & 1], fresh[i]);
     }
+  }
+  __device__ static void promote(const Fresh& fresh, std::uint32_t unit, Sums& o) {
+#pragma unroll
+    for (int i = 0; i < Config::kHeadDim / 4; ++i) o[i] = ptx::half2_fma(fresh[i], unit, o[i]);
   }
 
   const ForwardParams& params_;

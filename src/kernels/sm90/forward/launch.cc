@@ -20,8 +20,8 @@ using core::later;
 /// K and V of so many bytes stay in L2 while the tiles of a section read them.
 constexpr std::int64_t kSectionBytes = 24ll << 20;
 
-/// Whose parts are largest.
-using Wide = Config<128, Scores::kF32>;
+/// Whose parts are largest, and most.
+using Wide = Config<128, Scores::kF16>;
 /// A divided round gives a CTA at least so many key blocks: fewer cost more than they save.
 constexpr std::int64_t kLeastShare = 4;
 
@@ -33,6 +33,41 @@ bool leak_free(const ForwardCall& call) { return call.v.block_shape == BlockShap
 bool bf16_product(const ForwardCall& call) {
   return call.q_bf16.data != nullptr || call.k_bf16.data != nullptr;
 }
+/// What the host must know of a kernel.
+struct Kernel {
+  std::string_view entry;
+  unsigned smem_bytes = 0;
+  unsigned threads = 0;
+  std::int32_t tile_m = 0;
+
+  template <class Config>
+  static Kernel of(std::string_view entry) {
+    return {entry, sizeof(SmemPlan<Config>), Config::kThreads, Config::kTileM};
+  }
+};
+template <int kHeadDim>
+Kernel kernel_of(const ForwardCall& call) {
+  using enum Product;
+  constexpr bool kWide = kHeadDim == 128;
+  if (leak_free(call)) {
+    return Kernel::of<Config<kHeadDim, Scores::kF32, kTokenScales>>(
+        kWide ? "attention_forward_d128_tokens" : "attention_forward_d64_tokens");
+  }
+  if (bf16_product(call)) {
+    return Kernel::of<Config<kHeadDim, Scores::kF32, kBf16>>(kWide ? "attention_forward_d128_bf16"
+                                                                   : "attention_forward_d64_bf16");
+  }
+  if (call.scores == Scores::kF16) {
+    return Kernel::of<Config<kHeadDim, Scores::kF16>>(kWide ? "attention_forward_d128_f16"
+                                                            : "attention_forward_d64_f16");
+  }
+  return Kernel::of<Config<kHeadDim, Scores::kF32>>(kWide ? "attention_forward_d128_f32"
+                                                          : "attention_forward_d64_f32");
+}
+Kernel kernel_of(const ForwardCall& call) {
+  return call.q.head_dim == 128 ? kernel_of<128>(call) : kernel_of<64>(call);
+}
+
 std::int32_t columns_of(const ForwardCall& call) {
   return call.columns == 0 ? call.q.head_dim : call.columns;
 }
@@ -111,6 +146,9 @@ void check_scores(const ForwardCall& call) {
            later("at least {} and {}, where scores are half", device::kLoweredQ, device::kLoweredK),
            later("{}, {}", call.q.lowered, call.k.lowered));
   }
+  expect(
+      call.v.half_sums || (call.scores == Scores::kF32 && !leak_free(call) && !bf16_product(call)),
+      "v.half_sums", "true but with FP32 scores of payload in 32xD blocks", "false");
   expect(std::isfinite(call.softmax_scale) && call.softmax_scale > 0, "softmax_scale",
          "a finite number above 0", later("{}", call.softmax_scale));
 }
@@ -170,8 +208,8 @@ attention::TileShape tile_shape(const ForwardCall& call, std::int32_t batch) {
   attention::TileShape shape = {.mask = call.mask,
                                 .num_heads = call.q.num_heads,
                                 .num_heads_kv = call.k.num_heads,
-                                .tile_m = Config<128, Scores::kF32>::kTileM,
-                                .tile_n = Config<128, Scores::kF32>::kTileN};
+                                .tile_m = kernel_of(call).tile_m,
+                                .tile_n = Wide::kTileN};
   shape.pairs_per_section = attention::forward_pairs_per_section(
       shape, batch, call.k.total, kSectionBytes, 2 * call.k.head_dim);
   return shape;
@@ -255,30 +293,6 @@ unsigned plan_dense(const device::Queue& queue, const ForwardCall& call, std::in
   return static_cast<unsigned>(ctas);
 }
 
-struct Kernel {
-  std::string_view entry;
-  unsigned smem_bytes;
-};
-template <int kHeadDim>
-Kernel kernel_of(const ForwardCall& call) {
-  using enum Product;
-  constexpr bool kWide = kHeadDim == 128;
-  if (leak_free(call)) {
-    return {kWide ? "attention_forward_d128_tokens" : "attention_forward_d64_tokens",
-            sizeof(SmemPlan<Config<kHeadDim, Scores::kF32, kTokenScales>>)};
-  }
-  if (bf16_product(call)) {
-    return {kWide ? "attention_forward_d128_bf16" : "attention_forward_d64_bf16",
-            sizeof(SmemPlan<Config<kHeadDim, Scores::kF32, kBf16>>)};
-  }
-  if (call.scores == Scores::kF16) {
-    return {kWide ? "attention_forward_d128_f16" : "attention_forward_d64_f16",
-            sizeof(SmemPlan<Config<kHeadDim, Scores::kF16>>)};
-  }
-  return {kWide ? "attention_forward_d128_f32" : "attention_forward_d64_f32",
-          sizeof(SmemPlan<Config<kHeadDim, Scores::kF32>>)};
-}
-
 }  // namespace
 
 std::int64_t forward_workspace_bytes(const driver::Device& device, std::int32_t batch) {
@@ -298,10 +312,9 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
   const bool dense = params.seqlen_q >= 0 && params.seqlen_k >= 0;
   const std::int64_t rows = call.broadcast_q ? call.q.total * params.batch : call.q.total;
   const std::int64_t tiles = attention::most_tiles(params.shape, rows, params.batch);
-  expect(tiles < (1ll << 31), "q", "fewer than 2^31 tiles of 192 rows", tiles);
-  if (tiles == 0 || params.batch == 0) {
-    return call.phase == device::Phase::kPlan ? void() : device::clear_behind(queue, call.behind);
-  }
+  expect(tiles < (1ll << 31), "q", later("fewer than 2^31 tiles of {} rows", params.shape.tile_m),
+         tiles);
+  if (tiles == 0 || params.batch == 0) return;
   driver::LaunchShape shape;
   if (dense) {
     const std::int64_t all =
@@ -313,9 +326,8 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
     shape.grid[0] =
         static_cast<unsigned>(std::min<std::int64_t>(queue.device.multiprocessors(), tiles));
   }
-  if (call.phase == device::Phase::kPlan) return;
-  shape.block[0] = Config<128, Scores::kF32>::kThreads;
-  const Kernel kernel = call.q.head_dim == 128 ? kernel_of<128>(call) : kernel_of<64>(call);
+  const Kernel kernel = kernel_of(call);
+  shape.block[0] = kernel.threads;
   shape.dynamic_smem_bytes = kernel.smem_bytes;
   shape.programmatic_launch = true;
   queue.kernels

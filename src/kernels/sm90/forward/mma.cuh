@@ -70,7 +70,7 @@ __device__ inline void issue_scores(Fragment& scores, const QOperand<Config>& q,
 
 /// out = P V of kValueColumns columns; `v` is the word of the descriptor of V^T's rows.
 template <class Config>
-__device__ inline void issue_values(float (&out)[Config::kValueColumns / 2],
+__device__ inline void issue_values(typename Config::Fresh& out,
                                     const std::uint32_t (&p)[Config::kTileN / 8], std::uint32_t v) {
   const std::uint64_t b = tile_descriptor_of<Config::kTileN>(v);
   ptx::WgmmaRs<Config::kValueColumns>::start(out, p, b);

@@ -4,6 +4,7 @@
 
 #include "device/fp8.cuh"
 #include "kernels/sm90/forward/config.h"
+#include "kernels/sm90/forward/sums.cuh"
 #include "ptx/half2.cuh"
 
 /// Scores to payload of P, and what the softmax keeps of each row. With s in log2 units,
@@ -16,6 +17,12 @@ struct RowState {
   float base[2] = {FLT_MAX, FLT_MAX};
   float sum[2] = {0.0f, 0.0f};  ///< of this thread's columns
   int anchor = kNoAnchor;       ///< exponent that O is scaled by
+};
+
+/// Half scores: the same bases in half where the packed path serves all rows of the warp.
+struct PackedRowState : RowState {
+  std::uint32_t bases = 0x7C007C00;  ///< infinite: the next block finds them anew
+  bool packable = false;
 };
 
 /// Columns [begin, end) of a row that are visible, counted from this thread's first one.
@@ -196,7 +203,7 @@ template <class Config>
 class Softmax<Config, Scores::kF16, false> {
  public:
   using Fragment = std::uint32_t[Config::kTileN / 4];
-  using State = RowState;
+  using State = PackedRowState;
 
   /// What the usual block needs is read while the scores are computed.
   struct Scales {
@@ -223,22 +230,24 @@ class Softmax<Config, Scores::kF16, false> {
   }
   __device__ static float row_max(const State& rows, int h) { return kOffset - rows.base[h]; }
 
-  __device__ static void run(const Scales& scales, RowState& rows, Fragment& s,
-                             std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
+  /// O and the row sums follow the maxima, where any of the warp's moved.
+  __device__ static void run(const Scales& scales, State& rows, Fragment& s,
+                             std::uint32_t (&p)[Config::kTileN / 8], typename Config::Sums& o) {
     const bool uniform = scales.packing == Packing::kUniform;
     const UniformFactors one{scales.factors[0]};
     const GroupFactors groups{scales.factors, scales.stage};
     // All that decides comes first: a path that gave up would keep scores and payload apart.
-    const std::uint32_t bases =
-        __builtin_expect(uniform, 1) ? packed_bases(one, rows, s) : packed_bases(groups, rows, s);
-    const std::uint32_t largest = __vmaxu2(bases & 0x7FFF7FFFu, kEight);
-    const bool packed = __all_sync(~0u, scales.packing != Packing::kNone && largest == kEight);
+    const std::uint32_t bases = __builtin_expect(uniform, 1) ? one.bases(s) : groups.bases(s);
+    if (__any_sync(~0u, ptx::half2_min(bases, rows.bases) != rows.bases)) {
+      move_bases(bases, rows, o);
+    }
+    const bool packed = rows.packable && scales.packing != Packing::kNone;
     if (__builtin_expect(packed && uniform, 1)) {
-      run_packed(one, bases, rows, s, p, rescale);
+      run_packed(one, rows, s, p);
     } else if (packed) {
-      run_packed(groups, bases, rows, s, p, rescale);
+      run_packed(groups, rows, s, p);
     } else {
-      run_wide(groups, rows, s, p, rescale);
+      run_wide(groups, rows, s, p, o);
     }
   }
 
@@ -312,30 +321,32 @@ class Softmax<Config, Scores::kF16, false> {
     return ptx::half2_max(__byte_perm(row[0], row[1], 0x5410), __byte_perm(row[0], row[1], 0x7632));
   }
 
-  /// min(base, 8 - maximum) of both rows, rounded to half.
-  template <class Factors>
-  __device__ static std::uint32_t packed_bases(const Factors& factors, const RowState& rows,
-                                               const Fragment& s) {
-    std::uint32_t bases = factors.bases(s);
+  /// min(base, 8 - maximum) of both rows, rounded to half; `bases`: of the thread's columns.
+  __device__ static void move_bases(std::uint32_t bases, State& rows, typename Config::Sums& o) {
     bases = ptx::half2_min(bases, __shfl_xor_sync(~0u, bases, 1));
     bases = ptx::half2_min(bases, __shfl_xor_sync(~0u, bases, 2));
-    return ptx::half2_min(bases, ptx::half2_pack(rows.base[0], rows.base[1]));
-  }
-
-  template <class Factors>
-  __device__ static void run_packed(const Factors& factors, std::uint32_t bases, RowState& rows,
-                                    Fragment& s, std::uint32_t (&p)[Config::kTileN / 8],
-                                    float (&rescale)[2]) {
+    bases = ptx::half2_min(bases, ptx::half2_pack(rows.base[0], rows.base[1]));
+    rows.packable = __all_sync(~0u, __vmaxu2(bases & 0x7FFF7FFFu, kEight) == kEight);
+    if (!rows.packable) return;  // run_wide() moves them
+    rows.bases = bases;
     const float base[2] = {ptx::half2_low(bases), ptx::half2_high(bases)};
+    float rescale[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       rescale[h] = ptx::exp2_approx(base[h] - rows.base[h]);
       rows.base[h] = base[h];
+      rows.sum[h] *= rescale[h];
     }
+    scale_sums<Config>(rescale, o);
+  }
+
+  template <class Factors>
+  __device__ static void run_packed(const Factors& factors, State& rows, Fragment& s,
+                                    std::uint32_t (&p)[Config::kTileN / 8]) {
     std::uint32_t sum[2] = {0, 0};
 #pragma unroll
     for (int g = 0; g < Config::kKGroups; ++g) {
-      const std::uint32_t folded = factors.folded(bases, g);
+      const std::uint32_t folded = factors.folded(rows.bases, g);
       const std::uint32_t of_row[2] = {ptx::half2_broadcast_low(folded),
                                        ptx::half2_broadcast_high(folded)};
       std::uint32_t* const e = s + 8 * g;
@@ -354,13 +365,14 @@ class Softmax<Config, Scores::kF16, false> {
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      rows.sum[h] = fmaf(rows.sum[h], rescale[h], ptx::half2_low(sum[h]) + ptx::half2_high(sum[h]));
+      rows.sum[h] += ptx::half2_low(sum[h]) + ptx::half2_high(sum[h]);
     }
   }
 
-  __device__ static void run_wide(const GroupFactors& factors, RowState& rows, Fragment& s,
-                                  std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
-    float maximum[2];
+  __device__ static void run_wide(const GroupFactors& factors, State& rows, Fragment& s,
+                                  std::uint32_t (&p)[Config::kTileN / 8],
+                                  typename Config::Sums& o) {
+    float maximum[2], rescale[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       maximum[h] = -INFINITY;
@@ -373,6 +385,9 @@ class Softmax<Config, Scores::kF16, false> {
       maximum[h] = quad_max(maximum[h]);
     }
     raise_bases(rows, maximum, rescale);
+    scale_sums<Config>(rescale, o);
+    rows.bases = PackedRowState().bases;
+    rows.packable = false;
     float sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int g = 0; g < Config::kKGroups; ++g) {
