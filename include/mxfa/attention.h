@@ -95,8 +95,9 @@ struct Options {
 //                      leak-free payload, payload of other head_dim than 64 and 128 or lying apart
 //   sm_90a   forward   more than one of qk_bf16, leak_free and half_scores; o in F32; o in MXFP8
 //                      lying apart; qk_bf16 unless q and k are BF16, side by side, on 16 bytes
-//            backward  qk_bf16, leak_free, half_scores, exact; o and gradients but in BF16 or lying
-//                      apart; delta; dq_seq; deterministic with a mask where q is broadcast
+//            backward  qk_bf16, leak_free, half_scores, exact; o but in BF16; gradients in F32; dk
+//                      and dv in MXFP8 of head_dim but 32, 64, 96, 128; these lying apart; delta;
+//                      dq_seq; deterministic with a mask where q is broadcast
 //   sm_100a  forward   qk_bf16; half_scores; p_scale but kConstant with leak_free; o in F32 or
 //   sm_103a            lying apart
 //            backward  all of it

@@ -1,4 +1,5 @@
 #include "core/check.h"
+#include "device/preparation.h"
 #include "dispatch/gpu/architectures.h"
 #include "dispatch/refuse.h"
 #include "kernels/sm90/backward/launch.h"
@@ -6,11 +7,15 @@
 namespace mxfa::dispatch {
 namespace {
 
-void check_rows(const DeviceRows& x, std::string_view name, int strides, int address) {
-  if (!x.given()) return;
-  if (x.dtype() != DType::kBF16) {
-    unsupported(name, "bf16 in a backward on sm_90a", dtype_name(x.dtype()));
-  }
+constexpr std::int64_t kWorkspaceAlignment = 256;
+
+/// In bytes and elements, what BF16 rows lie on.
+struct Alignment {
+  int strides, address;
+};
+
+void check_lie(const DeviceRows& x, std::string_view name, const Alignment& alignment) {
+  const auto [strides, address] = alignment;
   if (x.batch_stride != 0) {
     unsupported(name, "sequences side by side in a backward on sm_90a", "another batch stride");
   }
@@ -20,6 +25,29 @@ void check_rows(const DeviceRows& x, std::string_view name, int strides, int add
       name,
       core::later("strides that are multiples of {} and an address on {} bytes", strides, address),
       core::later("strides {}, {}, address {}", x.token_stride, x.head_stride, fmt::ptr(x.data())));
+}
+
+void check_o(const DeviceRows& x) {
+  if (x.dtype() != DType::kBF16) {
+    unsupported("o", "bf16 in a backward on sm_90a", dtype_name(x.dtype()));
+  }
+  check_lie(x, "o", {.strides = 4, .address = 8});
+}
+
+bool is_mxfp8(const DeviceRows& x) { return x.given() && x.dtype() == DType::kE4M3; }
+
+/// dk and dv in MXFP8 are made from BF16, by the kernel that quantizes.
+void check_gradient(const DeviceRows& x, std::string_view name, bool of_keys, int head_dim) {
+  if (!x.given()) return;
+  if (x.dtype() == DType::kF32) {
+    unsupported(name, "bf16 or e4m3 in a backward on sm_90a", dtype_name(x.dtype()));
+  }
+  if (!is_mxfp8(x)) return check_lie(x, name, {.strides = 2, .address = 4});
+  if (of_keys && head_dim % kScaleBlock != 0) {
+    unsupported(name, "head_dim 32, 64, 96 or 128 in e4m3 on sm_90a", core::text(head_dim));
+  }
+  const int bytes = of_keys ? 8 : 4;
+  check_lie(x, name, {.strides = bytes, .address = bytes});
 }
 
 void check(const BackwardProblem& problem) {
@@ -43,25 +71,47 @@ void check(const BackwardProblem& problem) {
   core::expect(problem.args.row_max.rank > 0, "row_max", "the forward's, in the Hopper recipe",
                "none");
   check_row_max(problem.args.row_max, problem.args.lse);
-  check_rows(problem.o, "o", 4, 8);
-  check_rows(problem.dq, "dq", 2, 4);
-  check_rows(problem.dk, "dk", 2, 4);
-  check_rows(problem.dv, "dv", 2, 4);
+  const int head_dim = problem.operands.head_dim;
+  check_o(problem.o);
+  check_gradient(problem.dq, "dq", false, head_dim);
+  check_gradient(problem.dk, "dk", true, head_dim);
+  check_gradient(problem.dv, "dv", true, head_dim);
 }
 
 sm90::backward::GradientOut gradient(const DeviceRows& x) {
-  if (!x.given()) return {};
+  if (!x.given() || is_mxfp8(x)) return {};
   return {.data = static_cast<std::uint16_t*>(x.data()),
           .token_stride = x.token_stride,
           .head_stride = x.head_stride};
 }
 
-/// `memory`: operands, then the kernels' own; null: for its size alone.
-sm90::backward::BackwardCall call_of(const BackwardProblem& problem, void* memory) {
+/// dk or dv in BF16 where it is wanted in MXFP8, else where it goes. Takes memory of `arena`.
+sm90::backward::GradientOut key_gradient(const BackwardProblem& problem, const DeviceRows& x,
+                                         core::Arena& arena) {
+  if (!is_mxfp8(x)) return gradient(x);
+  const device::OperandsSpec& spec = problem.operands;
+  const std::int64_t width = std::int64_t{spec.num_heads_kv} * spec.head_dim;
+  return {.data = arena.take<std::uint16_t>(spec.k_sequences.total * width),
+          .token_stride = width,
+          .head_stride = spec.head_dim};
+}
+
+/// A call in `memory`: operands, BF16 of what becomes MXFP8, then the kernels' own. Null: for the
+/// size alone.
+struct CallInMemory {
+  sm90::backward::BackwardCall call;
+  std::int64_t own_begin = 0;  ///< bytes before the kernels' own
+};
+CallInMemory call_of(const BackwardProblem& problem, void* memory,
+                     const device::ClearBehindParams& behind) {
   const device::AttentionOperands operands = device::operands_in(problem.operands, memory);
+  core::Arena arena = device::operand_arena(memory, kWorkspaceAlignment);
+  arena.take<std::byte>(operands.bytes);
+  const sm90::backward::GradientOut dk = key_gradient(problem, problem.dk, arena),
+                                    dv = key_gradient(problem, problem.dv, arena);
   const attention::BackwardArgs& args = problem.args;
   const attention::Options& options = problem.options;
-  return {
+  const sm90::backward::BackwardCall call{
       .q = operands.q,
       .k = operands.k,
       .v = operands.v,
@@ -77,19 +127,51 @@ sm90::backward::BackwardCall call_of(const BackwardProblem& problem, void* memor
       .lse_head_stride = args.lse.strides[0],
       .columns = problem.operands.head_dim,
       .dq = gradient(problem.dq),
-      .dk = gradient(problem.dk),
-      .dv = gradient(problem.dv),
+      .dq_mxfp8 =
+          is_mxfp8(problem.dq) ? mxfp8_rows(problem.dq, options.output_shape) : device::Mxfp8Rows{},
+      .dk = dk,
+      .dv = dv,
+      .behind = behind,
       .dq_sums = options.dq_accum == DType::kF16 ? sm90::backward::DqSums::kF16
                                                  : sm90::backward::DqSums::kF32,
       .dq_exponent = options.dq_exponent,
       .deterministic = options.deterministic,
       .dq_overflows = static_cast<unsigned long long*>(args.dq_overflows.data),
-      .workspace = memory == nullptr ? nullptr : static_cast<std::byte*>(memory) + operands.bytes};
+      .workspace = arena.take<std::byte>(0)};
+  return {call, arena.used()};
+}
+
+/// dk or dv from the BF16 that a call has left.
+void quantize_gradient(const BackwardProblem& problem, const DeviceRows& x,
+                       const sm90::backward::GradientOut& from,
+                       const device::JaggedOffsetsView& offsets) {
+  if (!is_mxfp8(x)) return;
+  const device::OperandsSpec& spec = problem.operands;
+  const device::Sequences& keys = spec.k_sequences;
+  const device::Mxfp8Rows out = mxfp8_rows(x, problem.options.output_shape);
+  device::quantize(problem.queue,
+                   {.input = {.data = from.data,
+                              .dtype = DType::kBF16,
+                              .row_stride = from.token_stride,
+                              .head_stride = from.head_stride,
+                              .batch_stride = keys.seqlen * from.token_stride,
+                              .rows = offsets.dense() ? keys.seqlen : keys.total,
+                              .head_dim = spec.head_dim},
+                    .codes = out.codes,
+                    .codes_row_stride = out.token_stride,
+                    .codes_head_stride = out.head_stride,
+                    .compact = out.scales,
+                    .compact_strides = {.row = out.scale_row_stride, .head = out.scale_head_stride},
+                    .offsets = offsets,
+                    .num_heads = spec.num_heads_kv,
+                    .head_dim = spec.head_dim,
+                    .block_shape = out.block_shape},
+                   mx::max_tiles(keys.total, keys.batch));
 }
 
 std::int64_t workspace_bytes(const BackwardProblem& problem) {
-  return device::operands_bytes(problem.operands) +
-         sm90::backward::backward_workspace_bytes(problem.queue.device, call_of(problem, nullptr));
+  const CallInMemory call = call_of(problem, nullptr, {});
+  return call.own_begin + sm90::backward::backward_workspace_bytes(problem.queue.device, call.call);
 }
 
 void prepare(const BackwardProblem& problem, void* workspace) {
@@ -98,8 +180,10 @@ void prepare(const BackwardProblem& problem, void* workspace) {
 
 void attend(const BackwardProblem& problem, void* workspace,
             const device::ClearBehindParams& behind) {
-  sm90::backward::attention_backward(problem.queue, call_of(problem, workspace));
-  device::clear_behind(problem.queue, behind);
+  const sm90::backward::BackwardCall call = call_of(problem, workspace, behind).call;
+  sm90::backward::attention_backward(problem.queue, call);
+  quantize_gradient(problem, problem.dk, call.dk, call.k.offsets);
+  quantize_gradient(problem, problem.dv, call.dv, call.k.offsets);
 }
 
 }  // namespace

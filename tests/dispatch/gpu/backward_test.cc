@@ -160,6 +160,52 @@ TEST(GpuBackward, WhatIsNotGivenIsNotComputed) {
   EXPECT_EQ(std::count(got.dv.begin(), got.dv.end(), 0xFFFF), std::ssize(got.dv));
 }
 
+TEST(GpuBackward, GradientsInMxfp8) {
+  const CallCase c = jagged_in_order();
+  DeviceBackward call(c);
+  const DeviceBackward::Codes want = call.run();
+  const attention::BackwardArgs in_bf16 = call.args();
+  const std::vector<std::int64_t> keys{c.total_k(), c.num_heads_kv, c.head_dim};
+  const std::vector<std::int64_t> queries{c.total_q(), c.num_heads, c.head_dim};
+  for (const BlockShape shape : {BlockShape::k1x32, BlockShape::k32x32}) {
+    call.options().output_shape = shape;
+    const Mxfp8Output dq(queries, c.batches(), shape), dk(keys, c.batches(), shape),
+        dv(keys, c.batches(), shape);
+    call.args().dq = dq.tensor();
+    call.args().dk = dk.tensor();
+    call.args().dv = dv.tensor();
+    call.run();
+    // The same bytes as of the gradient in BF16, quantized on the host. dq is quantized from its
+    // sums in FP32: BF16 has 16 steps in one of E4M3, so rounding to it first moves a code where
+    // the sum lies in the one step around a boundary.
+    const auto expect_quantized = [&](const Mxfp8Output& got, const std::vector<std::uint16_t>& x,
+                                      const std::string& name) {
+      const Payload quantized(x, keys, c.cu_seqlens_k, shape);
+      const std::string label = name + " in " + std::string(block_shape_name(shape));
+      EXPECT_TRUE(bitwise_equal(got.codes(), quantized.codes(), {.label = label}));
+      EXPECT_TRUE(bitwise_equal(got.scales(), quantized.scales(), {.label = label + ": scales"}));
+    };
+    expect_quantized(dk, want.dk, "dk");
+    expect_quantized(dv, want.dv, "dv");
+    const Payload of_bf16(want.dq, queries, c.cu_seqlens_q, shape);
+    const auto codes = dq.codes(), other = of_bf16.codes();
+    std::int64_t different = 0;
+    for (std::size_t i = 0; i < codes.size(); ++i) different += codes[i] != other[i];
+    EXPECT_LT(different, std::ssize(codes) / 16) << block_shape_name(shape);
+
+    // Any subset, and a mix.
+    call.args() = in_bf16;
+    call.args().dq = {};
+    const Mxfp8Output alone(keys, c.batches(), shape);
+    call.args().dv = alone.tensor();
+    call.poison_outputs();
+    const DeviceBackward::Codes mixed = call.run();
+    expect_quantized(alone, want.dv, "dv alone");
+    EXPECT_TRUE(bitwise_equal(mixed.dk, want.dk, {.label = "dk beside it"}));
+    EXPECT_EQ(std::count(mixed.dq.begin(), mixed.dq.end(), 0xFFFF), std::ssize(mixed.dq));
+  }
+}
+
 TEST(GpuBackward, HalfSumsCountWhatOverflows) {
   CallCase c = dense();
   c.options.dq_accum = DType::kF16;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "dispatch/gpu/device_call.h"
+#include "dispatch/gpu/payload.h"
 #include "support/cases.h"
 
 /// The faults that users of other libraries met, through the public calls on a device.
@@ -123,6 +124,81 @@ void check_backward(const AttentionCase& c) {
   EXPECT_TRUE(matches(call.dq(), c.dq, kGradient, "dq"));
   EXPECT_TRUE(matches(call.dk(), c.dk, kGradient, "dk"));
   EXPECT_TRUE(matches(call.dv(), c.dv, kGradient, "dv"));
+}
+
+/// The gradients of a backward to MXFP8 on the host.
+struct HostGradients {
+  std::vector<std::uint8_t> dq, dk, dv, dq_scales, dk_scales, dv_scales;
+};
+HostGradients backward_on_cpu(const AttentionCase& c, const FieldCall& device_call) {
+  auto q = bf16(c.q), k = bf16(c.k), v = bf16(c.v), dout = bf16(c.dout);
+  std::vector<std::uint16_t> o(c.q.size());
+  std::vector<float> lse(static_cast<std::size_t>(c.total_q() * c.num_heads)), row_max = lse;
+  auto cu_q = c.cu_seqlens_q, cu_k = c.cu_seqlens_k;
+  const auto on_host = [](const Tensor& like, auto& values) {
+    TensorView view = like.values;
+    view.data = values.data();
+    return Tensor{view};
+  };
+  const auto host_view = [](TensorView view, auto& values) {
+    view.data = values.data();
+    return view;
+  };
+  attention::Options options = device_call.options;
+  options.device = nullptr;
+  const attention::ForwardArgs& like = device_call.forward;
+  const attention::ForwardArgs forward{.q = on_host(like.q, q),
+                                       .k = on_host(like.k, k),
+                                       .v = on_host(like.v, v),
+                                       .cu_seqlens_q = host_view(like.cu_seqlens_q, cu_q),
+                                       .cu_seqlens_k = host_view(like.cu_seqlens_k, cu_k),
+                                       .o = on_host(like.o, o),
+                                       .lse = host_view(like.lse, lse),
+                                       .row_max = host_view(like.row_max, row_max)};
+  attention::forward(forward, options);
+  attention::BackwardArgs args = attention::backward_args(forward, on_host(like.o, dout));
+  HostGradients result;
+  const auto mxfp8 = [&](const Tensor& like_this, std::vector<std::uint8_t>& codes,
+                         std::vector<std::uint8_t>& scales) {
+    const auto dims = like_this.values.dims();
+    const auto scale_dims = max_scale_shape(dims, std::ssize(cu_k) - 1, {});
+    codes.resize(static_cast<std::size_t>(like_this.values.num_elements()));
+    scales.resize(static_cast<std::size_t>(scale_dims[0] * scale_dims[1] * scale_dims[2]));
+    return Tensor{make_tensor(codes.data(), DType::kE4M3, dims),
+                  make_tensor(scales.data(), DType::kE8M0, scale_dims)};
+  };
+  args.dq = mxfp8(like.q, result.dq, result.dq_scales);
+  args.dk = mxfp8(like.k, result.dk, result.dk_scales);
+  args.dv = mxfp8(like.v, result.dv, result.dv_scales);
+  attention::backward(args, options);
+  return result;
+}
+
+// Gradients that are exact are the same bytes of MXFP8 on the CPU and on a device.
+TEST(GpuBackward, ExactGradientsInMxfp8AsOnTheCpu) {
+  for (const AttentionCase& c :
+       {cases::fix(), cases::empty_queries(128, true), cases::more_queries_than_keys()}) {
+    FieldCall call(c);
+    const HostGradients want = backward_on_cpu(c, call);
+    const std::int64_t batch = std::ssize(c.cu_seqlens_k) - 1;
+    const auto output = [&](const Tensor& like) {
+      const auto dims = like.values.dims();
+      return Mxfp8Output({dims.begin(), dims.end()}, batch, BlockShape::k32x32);
+    };
+    const Mxfp8Output dq = output(call.forward.q), dk = output(call.forward.k),
+                      dv = output(call.forward.v);
+    call.backward.dq = dq.tensor();
+    call.backward.dk = dk.tensor();
+    call.backward.dv = dv.tensor();
+    call.run_forward();
+    call.run_backward();
+    EXPECT_TRUE(bitwise_equal(dq.codes(), want.dq, {.label = "dq"}));
+    EXPECT_TRUE(bitwise_equal(dk.codes(), want.dk, {.label = "dk"}));
+    EXPECT_TRUE(bitwise_equal(dv.codes(), want.dv, {.label = "dv"}));
+    EXPECT_TRUE(bitwise_equal(dq.scales(), want.dq_scales, {.label = "dq.scales"}));
+    EXPECT_TRUE(bitwise_equal(dk.scales(), want.dk_scales, {.label = "dk.scales"}));
+    EXPECT_TRUE(bitwise_equal(dv.scales(), want.dv_scales, {.label = "dv.scales"}));
+  }
 }
 
 class GpuFieldFailures : public ::testing::TestWithParam<CaseEntry> {};

@@ -31,10 +31,38 @@ class Payload {
     return {make_tensor(codes_->data(), DType::kE4M3, dims),
             make_tensor(scales_->data(), DType::kE8M0, scale_dims_)};
   }
+  std::vector<std::uint8_t> codes() const { return codes_->download(); }
+  std::vector<std::uint8_t> scales() const { return scales_->download(); }
 
  private:
   std::vector<std::int64_t> scale_dims_;
   std::optional<DeviceArray<std::uint8_t>> codes_, scales_;
+};
+
+/// Payload and scales that a call on the device writes, of a packed tensor; poisoned.
+class Mxfp8Output {
+ public:
+  Mxfp8Output(const std::vector<std::int64_t>& shape, std::int64_t batch, BlockShape block_shape)
+      : shape_(shape),
+        scale_dims_(max_scale_shape(shape, batch, {.block_shape = block_shape})),
+        codes_(product(shape)),
+        scales_(product(scale_dims_)) {}
+  Tensor tensor() const {
+    return {make_tensor(codes_.data(), DType::kE4M3, shape_),
+            make_tensor(scales_.data(), DType::kE8M0, scale_dims_)};
+  }
+  std::vector<std::uint8_t> codes() const { return codes_.download(); }
+  std::vector<std::uint8_t> scales() const { return scales_.download(); }
+
+ private:
+  static std::int64_t product(const std::vector<std::int64_t>& extents) {
+    std::int64_t count = 1;
+    for (const std::int64_t extent : extents) count *= extent;
+    return count;
+  }
+
+  std::vector<std::int64_t> shape_, scale_dims_;
+  DeviceArray<std::uint8_t> codes_, scales_;
 };
 
 }  // namespace mxfa::testing

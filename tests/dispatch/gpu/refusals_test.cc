@@ -166,8 +166,16 @@ const BackwardRefusal kBackwardRefusals[] = {
      [](BackwardArgs& a, Options&) { a.dq.values.strides[0] = 129; }},
     {"OStride", "o: expected strides that are multiples of 4 and an address on 8 bytes, got ",
      [](BackwardArgs& a, Options&) { a.o.values.strides[0] = 130; }},
-    {"GradientDType", "dk: expected bf16 in a backward on sm_90a, got f32",
+    {"GradientDType", "dk: expected bf16 or e4m3 in a backward on sm_90a, got f32",
      [](BackwardArgs& a, Options&) { a.dk.values.dtype = DType::kF32; }, ErrorKind::kUnsupported},
+    {"GradientScales", "dv.scales: expected the scales of 32x32 blocks, got none",
+     [](BackwardArgs& a, Options&) { a.dv.values.dtype = DType::kE4M3; }},
+    {"GradientShape", "output_shape: expected 1x32 or 32x32 on a device, got 32xD",
+     [](BackwardArgs& a, Options& o) {
+       a.dq.values.dtype = DType::kE4M3;
+       o.output_shape = BlockShape::k32xD;
+     },
+     ErrorKind::kUnsupported},
     {"ODType", "o: expected bf16 in a backward on sm_90a, got f32",
      [](BackwardArgs& a, Options&) { a.o.values.dtype = DType::kF32; }, ErrorKind::kUnsupported},
     {"Delta", "delta: expected none in a backward on sm_90a, got f32 [2, 5]",

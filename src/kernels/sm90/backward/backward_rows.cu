@@ -1,9 +1,11 @@
+#include "device/clear_behind.cuh"
 #include "device/fp8.cuh"
 #include "device/jagged.cuh"
 #include "device/scaled_sums.cuh"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/common/mma.cuh"
 #include "kernels/sm90/common/mxfp8.cuh"
+#include "ptx/griddepcontrol.cuh"
 
 /// What goes before the backward and after it: constants of query rows, and dQ sums to rows.
 namespace mxfa::sm90::backward {
@@ -63,12 +65,17 @@ struct Rows {
 
 }  // namespace
 
-/// The largest exponent of P times dO of each sequence and head.
+/// The largest exponent of P times dO of each sequence and head. Clears gradients of rows that no
+/// sequence has, which nobody else touches.
 extern "C" __global__ void __launch_bounds__(kThreads)
     backward_anchors(const __grid_constant__ RowsParams params) {
+  ptx::griddepcontrol_wait();
+  device::clear_behind(params.behind,
+                       static_cast<std::int32_t>((blockIdx.x * kThreads + threadIdx.x) / 32),
+                       static_cast<std::int32_t>(gridDim.x * kThreads / 32));
   for_each_tile(params.sides.o, params.sides.num_heads, [&](const device::Tile& tile, int half) {
     const Rows rows{params, tile, half};
-    int largest = kNoAnchor;
+    int largest = kNoExponent;
     for (int g = 0; g < kQGroups; ++g) {
       if (!rows.exists(g)) continue;
       const float lse = rows.lse(g);
@@ -76,19 +83,22 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       largest = max(largest, rows.dout_exponent(g) + rows.pmax_exponent(g, lse));
     }
     largest = __reduce_max_sync(~0u, largest);
-    if (rows.lane == 0 && largest != kNoAnchor) atomicMax(rows.anchor(), largest);
+    if (rows.lane == 0 && largest > kNoExponent) {
+      atomicMax(rows.anchor(), largest - kNoExponent);
+    }
   });
 }
 
 /// The records of 64 rows each.
 extern "C" __global__ void __launch_bounds__(kThreads)
     backward_records(const __grid_constant__ RowsParams params) {
+  ptx::griddepcontrol_wait();
   for_each_tile(params.sides.o, params.sides.num_heads, [&](const device::Tile& tile, int half) {
     const Rows rows{params, tile, half};
     const std::int64_t index = 2 * tile.index + half;
     RowRecord& out = params.records[tile.head * params.records_head_stride + index];
     const int largest = *rows.anchor();
-    const int anchor = (largest == kNoAnchor ? 0 : largest) - kOffset;
+    const int anchor = (largest == 0 ? 0 : largest + kNoExponent) - kOffset;
     int q_exponent[kQGroups];
     int reference = -127;
     for (int g = 0; g < kQGroups; ++g) {
@@ -282,6 +292,7 @@ template <int kPieces, bool kMxfp8>
 __device__ void finish_dq(const DqParams& params, DqPlan& smem) {
   using Piece = std::conditional_t<kMxfp8, uint2, uint4>;
   constexpr int kRowBytes = 16 * kPieces * (kMxfp8 ? 1 : 2);
+  ptx::griddepcontrol_wait();
   const std::int64_t works = params.q.tiles(params.q.batch) * params.num_heads;
   const std::int64_t tile_bytes = dq_tile_bytes(params.head_dim, params.kind);
   const RowsOfBytes out = target_of<kMxfp8>(params);

@@ -31,9 +31,8 @@ struct Workspace {
   std::int32_t* counter;
   std::int32_t* dq_turns = nullptr;
   std::uint8_t* dq_sums;
-  std::int64_t zero_bytes;  ///< of these
   std::int32_t* anchors;
-  std::int64_t anchors_bytes;
+  std::int64_t zero_bytes;  ///< of these
   float* delta;
   RowRecord* records;
   float* scratch;
@@ -46,9 +45,8 @@ struct Workspace {
     }
     dq_sums = arena.take<std::uint8_t>(row_tiles(call.q.total, call.q.offsets.batch) * heads *
                                        dq_tile_bytes(dim, call.dq_sums));
+    anchors = arena.take<std::int32_t>(std::int64_t{call.dout.offsets.batch} * heads);
     zero_bytes = arena.used();
-    anchors_bytes = std::int64_t{call.dout.offsets.batch} * heads * 4;
-    anchors = arena.take<std::int32_t>(anchors_bytes / 4);
     delta = arena.take<float>(heads * call.dout.total);
     records = arena.take<RowRecord>(row_tiles(call.dout.total, call.dout.offsets.batch) * heads);
     scratch = arena.take<float>(device.multiprocessors() * std::int64_t{2} * kTileN * dim);
@@ -145,10 +143,10 @@ void check_call(const BackwardCall& call) {
          "workspace", "an address on 256 bytes", call.workspace == nullptr ? "none" : "another");
 }
 
-void fill(const device::Queue& queue, void* memory, unsigned char value, std::int64_t bytes) {
+void clear(const device::Queue& queue, void* memory, std::int64_t bytes) {
   const driver::CurrentDevice current(queue.device);
   queue.device.driver().check(
-      queue.device.calls().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), value,
+      queue.device.calls().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 0,
                                            static_cast<std::size_t>(bytes), queue.stream),
       "cuMemsetD8Async");
 }
@@ -161,6 +159,7 @@ void launch_rows(const device::Queue& queue, const char* entry, const Params& pa
   shape.grid[0] = static_cast<unsigned>(
       std::min<std::int64_t>(blocks, std::int64_t{8} * queue.device.multiprocessors()));
   shape.block[0] = kRowsThreads;
+  shape.programmatic_launch = true;
   queue.kernels.get("backward_rows", entry).launch(queue.stream, shape, params);
 }
 
@@ -206,8 +205,8 @@ void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Wo
       .anchors = memory.anchors,
       .records = memory.records,
       .records_head_stride = tiles,
-      .scale_log2 = static_cast<float>(call.softmax_scale * std::numbers::log2e)};
-  fill(queue, memory.anchors, 0x80, memory.anchors_bytes);
+      .scale_log2 = static_cast<float>(call.softmax_scale * std::numbers::log2e),
+      .behind = call.behind};
   const std::int64_t works = tiles * call.q.num_heads;
   launch_rows(queue, "backward_anchors", params, works, kRowsThreads / 32);
   launch_rows(queue, "backward_records", params, works, kRowsThreads / 32);
@@ -292,8 +291,12 @@ void attention_backward(const device::Queue& queue, const BackwardCall& call) {
   core::Arena arena({static_cast<std::byte*>(call.workspace),
                      static_cast<std::size_t>(backward_workspace_bytes(queue.device, call))});
   const Workspace memory(arena, queue.device, call);
-  fill(queue, memory.counter, 0, memory.zero_bytes);
-  if (call.dout.total > 0 && call.dout.offsets.batch > 0) prepare_rows(queue, call, memory);
+  clear(queue, memory.counter, memory.zero_bytes);
+  if (call.dout.total > 0 && call.dout.offsets.batch > 0) {
+    prepare_rows(queue, call, memory);
+  } else {
+    device::clear_behind(queue, call.behind);
+  }
   run_backward(queue, call, memory);
   finish_dq(queue, {.q = call.q.offsets,
                     .num_heads = call.q.num_heads,

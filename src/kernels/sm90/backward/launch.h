@@ -33,6 +33,7 @@ struct BackwardCall {
   GradientOut dq;  ///< [total_q, num_heads, columns], summed over the batch where q is broadcast
   device::Mxfp8Rows dq_mxfp8 = {};  ///< in place of dq; 4-byte aligned, k1x32 or k32x32
   GradientOut dk, dv;               ///< [total_k, num_heads_kv, columns]; null: not wanted, as dq
+  device::ClearBehindParams behind = {};  ///< rows of gradients that no sequence has
   DqSums dq_sums = DqSums::kF32;
   /// kF16: sums are of dQ * 2^dq_exponent, is_dq_exponent(). One that overflows becomes
   /// +-65504 * 2^-dq_exponent.

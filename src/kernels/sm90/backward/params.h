@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/mask.h"
+#include "device/clear_behind.h"
 #include "device/mxfp8_rows.h"
 #include "device/operands.h"
 #include "kernels/sm90/backward/config.h"
@@ -27,7 +28,7 @@ struct Sides {
   bool broadcast_q = false;
 };
 
-/// The pre-pass: anchors [batch, num_heads] (kNoAnchor before), then records
+/// The pre-pass: anchors [batch, num_heads] (0 before), then records
 /// [num_heads, 2 * tiles of o].
 struct RowsParams {
   Sides sides;
@@ -37,13 +38,12 @@ struct RowsParams {
   const float* delta = nullptr;    ///< likewise
   std::int64_t lse_head_stride = 0;
   std::int64_t delta_head_stride = 0;
-  std::int32_t* anchors = nullptr;
+  std::int32_t* anchors = nullptr;  ///< largest exponent - kNoExponent; 0: no row yet
   RowRecord* records = nullptr;
   std::int64_t records_head_stride = 0;
   float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
+  device::ClearBehindParams behind = {};
 };
-/// What a memory of bytes 0x80 says: no row yet.
-inline constexpr std::int32_t kNoAnchor = static_cast<std::int32_t>(0x80808080u);
 
 struct BackwardParams {
   CUtensorMap q_map;       ///< rows, box 64
