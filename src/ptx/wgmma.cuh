@@ -80,6 +80,11 @@ struct WgmmaSs<64> {
                  : MXFA_32(MXFA_F)
                  : "l"(a), "l"(b), "r"(int{accumulate}));
   }
+  __device__ static void start(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+    asm volatile(MXFA_START "m64n64k32.f32.e4m3.e4m3 {" MXFA_D32 "}, %32, %33, p, 1, 1;\n}"
+                 : MXFA_32(MXFA_NEW_F)
+                 : "l"(a), "l"(b));
+  }
 };
 
 template <>

@@ -2,42 +2,42 @@
 
 namespace mxfa::sm90::backward {
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     attention_backward_d128_f32(const __grid_constant__ BackwardParams params) {
   backward<Config<128, DqSums::kF32, false>>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     attention_backward_d128_f32_long(const __grid_constant__ BackwardParams params) {
   backward<Config<128, DqSums::kF32, true>>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     attention_backward_d128_f16(const __grid_constant__ BackwardParams params) {
   backward<Config<128, DqSums::kF16, false>>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     attention_backward_d128_f16_long(const __grid_constant__ BackwardParams params) {
   backward<Config<128, DqSums::kF16, true>>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     attention_backward_d64_f32(const __grid_constant__ BackwardParams params) {
   backward<Config<64, DqSums::kF32, false>>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     attention_backward_d64_f32_long(const __grid_constant__ BackwardParams params) {
   backward<Config<64, DqSums::kF32, true>>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     attention_backward_d64_f16(const __grid_constant__ BackwardParams params) {
   backward<Config<64, DqSums::kF16, false>>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     attention_backward_d64_f16_long(const __grid_constant__ BackwardParams params) {
   backward<Config<64, DqSums::kF16, true>>(params);
 }

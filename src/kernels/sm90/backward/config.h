@@ -17,6 +17,7 @@ enum class DqSums : std::uint8_t {
 inline constexpr int kScaleGroup = 32;  ///< tokens that share a scale
 inline constexpr int kTileM = 64;       ///< queries of a tile
 inline constexpr int kTileN = 128;      ///< keys of a tile: 64 a consumer warpgroup
+inline constexpr int kDqColumns = 64;   ///< of dQ, that are made at a time
 inline constexpr int kQGroups = kTileM / kScaleGroup;
 inline constexpr int kKGroups = kTileN / kScaleGroup;
 /// The largest P' of a head is at most 2^8.
@@ -26,12 +27,15 @@ inline constexpr int kLeastFold = -32;
 /// What differs by more between two groups of 32 queries vanishes in dK's accumulators; beyond it
 /// dS of queries that are all zero would underflow.
 inline constexpr int kLeastShift = -60;
+/// dS is multiplied by no more than 2^it, or by less than 2^-it, before its amax is known.
+inline constexpr int kMostShift = 60;
 /// An exponent that is lower than every other.
 inline constexpr int kNoExponent = -1000;
-/// dV leaves the tensor cores' 13-bit accumulators at each multiple of so many queries, dK at rarer
-/// ones: dO of one sign costs dV 7 dB at twice as many, while what dK sums has either sign.
+/// dV leaves the tensor cores' 13-bit accumulators at each multiple of so many queries (sequences
+/// of no more never do), dK at rarer ones: dO of one sign costs dV 7 dB at twice as many, while
+/// what dK sums has either sign.
 inline constexpr int kPromoteDvTiles = 512 / kTileM;
-inline constexpr int kPromoteDkTiles = 2048 / kTileM;
+inline constexpr int kPromoteDkTiles = 4096 / kTileM;
 /// Key tiles promote at different times, or all of the device would at once.
 inline constexpr int kPromotePhases = kPromoteDvTiles;
 
@@ -74,7 +78,7 @@ struct DqRecord {
   std::int32_t last;  ///< none follows
 };
 
-/// A query tile as the consumers see it.
+/// A query tile as consumers and the dQ role see it.
 struct StageRecord {
   std::uint32_t flags;
   std::int32_t row0;  ///< in its sequence
@@ -108,17 +112,28 @@ struct Config {
   static_assert(kHeadDim == 64 || kHeadDim == 128);
   static constexpr int kConsumers = 2;
   static constexpr int kConsumerThreads = 128 * kConsumers;
-  static constexpr int kThreads = 128 + kConsumerThreads;
-  /// 384 threads are launched with 168 registers each, 64512 in all.
+  static constexpr int kThreads = 256 + kConsumerThreads;
+  /// 512 threads are launched with 128 registers each: all that there are.
   static constexpr int kProducerRegisters = 24;
-  static constexpr int kConsumerRegisters = 240;
+  static constexpr int kDqRegisters = 72;
+  static constexpr int kConsumerRegisters = 208;
 
   static constexpr int kKeyBuffers = kLongOf ? 1 : 2;
+  /// So many of four steps of P' are made before dP^T is waited for; the other exponentials run
+  /// beside dS. (In the longer form they cost spills.)
+  static constexpr int kEarlySteps = kLongOf ? 4 : 2;
   static constexpr int kStages = kHeadDim == 128 ? 2 : 4;
-  /// More than stages: a tile's record is read for longer than its rows.
+  /// More than stages: what goes with a tile is read for longer than its rows, by the dQ role for
+  /// up to two tiles more.
   static constexpr int kRecords = 2 * kStages;
+  static constexpr int kTileRecords = 4 * kStages;
+  static constexpr int kAmaxBuffers = 4;
   static constexpr int kRowBytes = kHeadDim;  ///< of Q, K, V, dO in rows
-  static constexpr int kDqBytes = kTileM * kHeadDim * (kDqSums == DqSums::kF16 ? 2 : 4);
+  static constexpr int kDsBuffers = 2;
+  /// dQ is made and added by 64 columns.
+  static constexpr int kDqPieces = kHeadDim / kDqColumns;
+  static constexpr int kDqPieceBytes = kTileM * kDqColumns * (kDqSums == DqSums::kF16 ? 2 : 4);
+  static constexpr int kDqBuffers = 2;
 };
 
 template <class Config>
@@ -131,31 +146,29 @@ struct SmemPlan {
   alignas(1024) std::uint8_t dout[Config::kStages][kTileM * kDim];
   alignas(1024) std::uint8_t qt[Config::kStages][kDim * kTileM];
   alignas(1024) std::uint8_t dout_t[Config::kStages][kDim * kTileM];
-  /// Rows of queries, keys in sigma order. Consumer i makes dQ of the tiles in buffer i.
-  alignas(1024) std::uint8_t ds[Config::kConsumers][kTileM * kTileN];
-  alignas(1024) std::uint8_t dq[Config::kDqBytes];
+  /// Rows of queries, keys in sigma order.
+  alignas(1024) std::uint8_t ds[Config::kDsBuffers][kTileM * kTileN];
+  alignas(1024) std::uint8_t dq[Config::kDqBuffers][Config::kDqPieceBytes];
   /// dV in BF16, [i][thread of a consumer][16 bytes].
   alignas(128) std::uint8_t
       fold[Config::kFolds ? Config::kConsumers : 1][Config::kFolds ? 64 * kDim * 2 : 16];
   alignas(128) std::uint8_t out[4 * Config::kConsumers][kStagedBytes];
   RowRecord rows[Config::kRecords];
-  StageRecord stage[Config::kRecords];
+  StageRecord stage[Config::kTileRecords];
   KeyRecord keys[Config::kKeyBuffers];
-  DqRecord dq_of_ds[Config::kConsumers];  ///< of the tile in each buffer of dS
-  DqRecord dq_record;                     ///< of what is staged
-  /// Of each warp's dS, K folded; by tile's parity.
-  alignas(16) std::uint32_t amax[2][Config::kConsumers][4];
-  std::int32_t ds_exponent[Config::kConsumers][Config::kConsumers];  ///< [buffer][whose keys]
-  std::uint64_t key_full[Config::kKeyBuffers];                       ///< producer's lanes + bytes
-  std::uint64_t key_empty[Config::kKeyBuffers];                      ///< every consumer warp
-  std::uint64_t rows_full[Config::kStages];      ///< producer + bytes: Q, dO, record
-  std::uint64_t rows_empty[Config::kStages];     ///< every consumer warp
-  std::uint64_t columns_full[Config::kStages];   ///< producer + bytes: Q^T, dO^T
-  std::uint64_t columns_empty[Config::kStages];  ///< every consumer warp
-  std::uint64_t ds_full[Config::kConsumers];     ///< every consumer warp
-  std::uint64_t ds_empty[Config::kConsumers];    ///< warps of the consumer that makes dQ of it
-  std::uint64_t dq_full;                         ///< likewise
-  std::uint64_t dq_empty[Config::kConsumers];    ///< the adder: consumer i may stage its next
+  DqRecord dq_record[Config::kDqBuffers];  ///< of what is staged
+  alignas(16) std::uint32_t
+      amax[Config::kAmaxBuffers][Config::kConsumers][4];  ///< of each warp's dS, K folded
+  std::uint64_t key_full[Config::kKeyBuffers];            ///< producer's lanes + bytes
+  std::uint64_t key_empty[Config::kKeyBuffers];           ///< every warp of consumers and dQ
+  std::uint64_t rows_full[Config::kStages];               ///< producer + bytes: Q, dO, record
+  std::uint64_t rows_empty[Config::kStages];              ///< every consumer warp
+  std::uint64_t columns_full[Config::kStages];            ///< producer + bytes: Q^T, dO^T
+  std::uint64_t columns_empty[Config::kStages];           ///< every consumer warp
+  std::uint64_t ds_full[Config::kDsBuffers];              ///< every consumer warp
+  std::uint64_t ds_empty[Config::kDsBuffers];             ///< every warp of dQ
+  std::uint64_t dq_full[Config::kDqBuffers];              ///< likewise
+  std::uint64_t dq_empty[Config::kDqBuffers];             ///< the adder
 };
 static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32, false>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32, true>>) <= 227 * 1024);

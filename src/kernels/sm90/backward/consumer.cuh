@@ -5,7 +5,7 @@
 #include "kernels/sm90/backward/epilogue.cuh"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/scores.cuh"
-#include "ptx/half2.cuh"
+#include "kernels/sm90/backward/warpgroup.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -14,201 +14,169 @@ namespace mxfa::sm90::backward {
 
 /// One warpgroup, 64 keys. Of each query tile: S^T and dP^T with keys as rows, so that P^T and dS^T
 /// are A operands in registers and a warp owns the keys whose dK rows it accumulates; a second
-/// payload of dS, transposed, to shared memory. Of every other tile, one tile later, dQ of all
-/// keys: so a warpgroup may be up to a tile ahead of the other, and has MMAs for the tensor cores
-/// while the other has arithmetic. Waits on rows_full, columns_full, key_full, ds_full, ds_empty,
-/// dq_empty; signals rows_empty, columns_empty, key_empty, ds_full, ds_empty, dq_full.
+/// payload of dS, transposed, to shared memory, for the role that makes dQ. S^T of the next tile is
+/// issued as soon as its registers are free, unless keys end. Waits on rows_full, columns_full,
+/// key_full, ds_empty; signals rows_empty, columns_empty, key_empty, ds_full.
 template <class Config>
-class Consumer {
+class Consumer : Warpgroup<Config> {
  public:
-  using Plan = SmemPlan<Config>;
+  using Base = Warpgroup<Config>;
+  using Plan = typename Base::Plan;
   static constexpr int kDim = Config::kHeadDim;
   using Gradient = float[kDim / 2];
 
   __device__ Consumer(const BackwardParams& params, Plan& smem, int warpgroup)
-      : params_(params),
-        smem_(smem),
-        part_(static_cast<int>(uniform(static_cast<unsigned>(warpgroup)))),
-        base_(uniform(shared_address(&smem))),
-        warp_(static_cast<int>(uniform(threadIdx.x / 32 % 4))),
-        lane_(threadIdx.x % 32) {}
+      : Base(smem), params_(params), part_(uniform(warpgroup)), lane_(threadIdx.x % 32) {
+    const int piece = (4 * part_ + warp_) ^ (lane_ & 7);
+    ds_address_ = base_ + offsetof(Plan, ds) + lane_ * kTileN + 16 * piece;
+  }
 
   __device__ void run() {
     Gradient dv, dk;
-    std::uint32_t flags = wait_for_tile();
-    while (flags & kValid) flags = run_tile(flags, dv, dk);
-    // Where keys have two buffers, dQ of the last tile is left, for whom it falls to.
-    if (Config::kKeyBuffers > 1 && tile_ > 0 && is_own(tile_ - 1)) {
-      make_dq(tile_ - 1, key_buffer());
-      hand_over();
+    Fragment s;
+    std::uint32_t flags = wait_for(0);
+    while (flags & kValid) {
+      next_keys();
+      issue_s(s, stage_of(tile_));
+      while ((flags & kStore) == 0) flags = run_tile<false>(flags, dv, dk, s);
+      run_tile<true>(flags, dv, dk, s);
+      flags = wait_for(tile_);
     }
-    if (is_own(tile_)) end_adds();
+    // The dQ role reads the same flags.
+    wait(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
+    arrive(offsetof(Plan, ds_full), ds_buffer(tile_));
   }
 
  private:
-  struct DsFactors {
-    float dq[kQGroups];  ///< what dS is multiplied by for dQ: 2^(reference - Q's exponent), K's
-                         ///< folded
-    int reference;       ///< the larger exponent of Q
+  using Base::arrive;
+  using Base::at;
+  using Base::barrier;
+  using Base::base_;
+  using Base::smem_;
+  using Base::warp_;
+
+  /// The scale of y = dS * 2^(Q's exponent - reference + shift). The warp's exponent of dS for dK
+  /// only grows, so dS is made under the one that it has, within limits where nothing on the way
+  /// overflows.
+  struct DsScale {
+    int reference;  ///< the larger exponent of Q
+    int shift;      ///< y is dK's payload where it is settled and not too large
+    bool is_settled;
   };
 
-  /// What all lanes have, in a uniform register: branches by it then need no convergence, and
-  /// addresses made of it no vector arithmetic.
-  static __device__ std::uint32_t uniform(std::uint32_t value) {
-    return __reduce_or_sync(~0u, value);
-  }
-  __device__ std::uint32_t at(std::size_t member, int index, std::size_t size) const {
-    return base_ + static_cast<std::uint32_t>(member) + index * static_cast<std::uint32_t>(size);
-  }
-  __device__ std::uint32_t barrier(std::size_t member, int index) const {
-    return at(member, index, 8);
-  }
-  /// Whether dQ of a tile is this consumer's.
-  __device__ bool is_own(unsigned tile) const {
-    return tile % Config::kConsumers == static_cast<unsigned>(part_);
-  }
-  /// One thread of the warpgroup; by whole warps.
-  __device__ bool leads() const { return warp_ == 0 && ptx::elect_one(); }
-
-  /// Of this warp's keys.
-  __device__ int group() const { return 2 * part_ + warp_ / 2; }
-
-  // The five GEMMs.
+  // The GEMMs.
   __device__ void issue_rows(Fragment& out, std::uint32_t keys, std::uint32_t queries) const {
     const std::uint64_t a = tile_descriptor<Config::kRowBytes>(keys + part_ * 64 * kDim);
     const std::uint64_t b = tile_descriptor<Config::kRowBytes>(queries);
+    ptx::wgmma_fence();
+    ptx::WgmmaSs<kTileM>::start(out, a, b);
 #pragma unroll
-    for (int step = 0; step < kDim / 32; ++step) {
-      ptx::WgmmaSs<kTileM>::run(out, a + 2 * step, b + 2 * step, step != 0);
+    for (int step = 1; step < kDim / 32; ++step) {
+      ptx::WgmmaSs<kTileM>::run(out, a + 2 * step, b + 2 * step, true);
     }
     ptx::wgmma_commit();
+  }
+  __device__ void issue_s(Fragment& s, int stage) const {
+    issue_rows(s, at(offsetof(Plan, k), key_buffer(), sizeof(smem_.k[0])),
+               at(offsetof(Plan, q), stage, sizeof(smem_.q[0])));
   }
   __device__ void issue_tokens(Gradient& out, const Payload& a, std::uint32_t queries,
                                bool accumulate) const {
     const std::uint64_t b = tile_descriptor<kTileM>(queries);
+    ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTileM / 32; ++step) {
       ptx::WgmmaRs<kDim>::run(out, a + 4 * step, b + 2 * step, step != 0 || accumulate);
     }
     ptx::wgmma_commit();
   }
-  /// dQ of the keys of one consumer's half.
-  __device__ void issue_dq(Gradient& dq, int key_buffer, int half, bool accumulate) const {
-    const std::uint64_t a =
-        tile_descriptor<kTileN>(at(offsetof(Plan, ds), part_, sizeof(smem_.ds[0])) + 64 * half);
-    const std::uint64_t b = tile_descriptor<kTileN>(
-        at(offsetof(Plan, kt), key_buffer, sizeof(smem_.kt[0])) + 64 * half);
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      ptx::WgmmaSs<kDim>::run(dq, a + 2 * step, b + 2 * step, step != 0 || accumulate);
-    }
-    ptx::wgmma_commit();
-  }
 
-  /// Returns the flags of the tile that comes next.
-  __device__ std::uint32_t run_tile(std::uint32_t flags, Gradient& dv, Gradient& dk) {
-    if (flags & kKeysBegin) [[unlikely]]
-      next_keys();
-    const int stage = this->stage();
-    const RowRecord& rows = smem_.rows[record()];
-    SeeingColumns seeing[2] = {};
+  /// Of a tile whose S^T is under way. `kLast` of its keys; else S^T of the next tile is under way
+  /// afterwards, whose flags it returns.
+  template <bool kLast>
+  __device__ std::uint32_t run_tile(std::uint32_t flags, Gradient& dv, Gradient& dk, Fragment& s) {
+    const int stage = stage_of(tile_);
+    const std::uint32_t rows = at(offsetof(Plan, rows), record_of(tile_), sizeof(RowRecord));
+    Seen seen = 0;
     if (flags & kMasked) [[unlikely]]
-      find_seeing(seeing);
-    Fragment s, dp;
-    Payload p, codes;
-    RowValues values;
-    load_rows(rows.bias, values);
-    const TileFactors factors = tile_factors(rows);
-    ptx::wgmma_fence();
-    issue_rows(s, at(offsetof(Plan, k), key_buffer(), sizeof(smem_.k[0])),
-               at(offsetof(Plan, q), stage, sizeof(smem_.q[0])));
+      seen = find_seen();
+    Fragment dp, p;
+    Payload codes;
+    RowValues biases;
+    load_rows(thread_rows(rows + offsetof(RowRecord, bias)), biases);
+    const SFactors s_factors = this->s_factors(rows);
+    const DsScale scale = choose_scale(rows, flags);
+    ptx::wgmma_wait<0>();  // also for dV and dK of the tile before
+    fence_registers(s);
+    add_biases(biases, s_factors.of, s, p);
+    fence_registers(p);
     issue_rows(dp, at(offsetof(Plan, v), key_buffer(), sizeof(smem_.v[0])),
                at(offsetof(Plan, dout), stage, sizeof(smem_.dout[0])));
-    const bool columns_full =
-        ptx::mbarrier_test_wait(barrier(offsetof(Plan, columns_full), stage), phase());
-    ptx::wgmma_wait<1>();
-    fence_registers(s);
-    if (flags & kMasked) [[unlikely]] {
-      exponentiate<true>(values, factors.s, seeing, s, p);
-    } else {
-      exponentiate<false>(values, factors.s, seeing, s, p);
+    if ((flags & kKeysBegin) == 0) {
+      hand_over_ds(tile_ - 1);
+      arrive(offsetof(Plan, columns_empty), stage_of(tile_ - 1));
     }
-    load_rows(rows.minus_delta, values);
-    const DsFactors ds_factors = load_ds_factors(rows);
-    if (!columns_full) ptx::mbarrier_wait(barrier(offsetof(Plan, columns_full), stage), phase());
+    if (flags & kMasked) [[unlikely]] {
+      exponentiate_early<true>(seen, p);
+    } else {
+      exponentiate_early<false>(seen, p);
+    }
+    const DsTerms terms = ds_terms(rows, scale);
+    const bool columns_are_full = test(offsetof(Plan, columns_full), stage, phase_of(tile_));
     ptx::wgmma_wait<0>();
     fence_registers(dp);
     arrive(offsetof(Plan, rows_empty), stage);
-    ptx::wgmma_fence();
-    issue_tokens(dv, p, at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
-                 (flags & kFreshDv) == 0);
     float amax[kQGroups];
     if (flags & kMasked) [[unlikely]] {
-      differentiate<true>(values, factors.dp, seeing, s, dp, amax);
+      differentiate<true, Config::kEarlySteps>(terms, seen, p, codes, dp, amax);
     } else {
-      differentiate<false>(values, factors.dp, seeing, s, dp, amax);
+      differentiate<false, Config::kEarlySteps>(terms, seen, p, codes, dp, amax);
     }
-    const float dk_factor = choose_scales(ds_factors, flags, amax, dk);
-    encode_for_dk(dp, dk_factor, codes);
-    ptx::wgmma_fence();
-    issue_tokens(dk, codes, at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
+    DqFactors factors = dq_factors(rows, scale);
+    publish_amax(factors, amax);
+    if (!columns_are_full) wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
+    issue_tokens(dv, codes, at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
+                 (flags & kFreshDv) == 0);
+    const bool too_large = !scale.is_settled || fmaxf(amax[0], amax[1]) > mx::E4M3::kMaxValue;
+    if (__any_sync(~0u, too_large)) [[unlikely]]
+      settle(scale, amax, dp, dk, factors);
+    Payload ds_codes, transposed;
+#pragma unroll
+    for (int t = 0; t < kTileM / 16; ++t) encode_tokens(dp, t, ds_codes);
+    issue_tokens(dk, ds_codes, at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
                  (flags & kFreshDk) == 0);
-    store_ds(ds_factors, dp);
-    const bool makes_dq = __any_sync(~0u, has_dq(flags));
-    if (makes_dq) {
-      make_dq(tile_ - 1, (flags & kKeysBegin) ? other_keys() : key_buffer());
-    } else {
+    const bool ds_is_empty = test(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
+    encode_ds(factors, dp, transposed);
+    std::uint32_t next_flags = 0;
+    if constexpr (!kLast) {
+      next_flags = wait_for(tile_ + 1);
+      issue_s(s, stage_of(tile_ + 1));
+    }
+    if (!ds_is_empty) wait(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
+    store_for_dq(transposed, ds_address_ + ds_buffer(tile_) * sizeof(smem_.ds[0]));
+    if (kLast) hand_over_ds(tile_);
+    if (kLast || (flags & (kPromoteDv | kPromoteDk | kFoldDv))) {
       ptx::wgmma_wait<0>();
-    }
-    fence_registers(dv);
-    fence_registers(dk);
-    arrive(offsetof(Plan, columns_empty), stage);
-    if (Config::kKeyBuffers > 1 && (flags & kKeysBegin) && tile_ > 0) [[unlikely]] {
-      arrive(offsetof(Plan, key_empty), other_keys());
-    }
-    if (flags & (kPromoteDv | kPromoteDk | kStore | kFoldDv)) [[unlikely]] {
-      finish(flags, rows.anchor, dv, dk);
+      fence_registers(dv);
+      fence_registers(dk);
+      finish<kLast>(flags, dv, dk);
     }
     ++tile_;
-    return hand_over_and_wait(makes_dq);
-  }
-
-  /// Whether dQ of the tile before is this consumer's to make: with one buffer of keys, that of
-  /// their last tile has been made.
-  __device__ bool has_dq(std::uint32_t flags) const {
-    if (Config::kKeyBuffers == 1 && (flags & kKeysBegin)) return false;
-    return tile_ > 0 && is_own(tile_ - 1);
-  }
-  __device__ int other_keys() const { return Config::kKeyBuffers - 1 - key_buffer(); }
-
-  /// Beside the fence's latency, what the next tile begins with, if it is there; else what it waits
-  /// for may itself wait for this tile's dQ.
-  __device__ std::uint32_t hand_over_and_wait(bool makes_dq) const {
-    const bool ready = __all_sync(
-        ~0u, ptx::mbarrier_test_wait(barrier(offsetof(Plan, rows_full), stage()), phase()));
-    if (!ready) {
-      if (makes_dq) hand_over();
-      return wait_for_tile();
-    }
-    const std::uint32_t flags = uniform(smem_.stage[record()].flags);
-    if (makes_dq) hand_over();
-    return flags;
-  }
-  __device__ std::uint32_t wait_for_tile() const {
-    ptx::mbarrier_wait(barrier(offsetof(Plan, rows_full), stage()), phase());
-    return uniform(smem_.stage[record()].flags);
+    return next_flags;
   }
 
   // Where a tile's operands are.
-  __device__ int stage() const { return static_cast<int>(tile_ % Config::kStages); }
-  __device__ unsigned phase() const { return tile_ / Config::kStages % 2; }
-  __device__ int record() const { return static_cast<int>(tile_ % Config::kRecords); }
+  __device__ int stage_of(unsigned tile) const { return static_cast<int>(tile % Config::kStages); }
+  __device__ unsigned phase_of(unsigned tile) const { return tile / Config::kStages % 2; }
+  __device__ int record_of(unsigned tile) const {
+    return static_cast<int>(tile % Config::kRecords);
+  }
   __device__ int key_buffer() const { return static_cast<int>(key_tile_ % Config::kKeyBuffers); }
 
-  /// By each warp, of what it has done with.
-  __device__ void arrive(std::size_t member, int index) const {
-    __syncwarp();
-    if (ptx::elect_one()) ptx::mbarrier_arrive(barrier(member, index));
+  /// Returns a tile's flags.
+  __device__ std::uint32_t wait_for(unsigned tile) const {
+    ptx::mbarrier_wait(barrier(offsetof(Plan, rows_full), stage_of(tile)), phase_of(tile));
+    return uniform(smem_.stage[tile % Config::kTileRecords].flags);
   }
   __device__ void next_keys() {
     ++key_tile_;
@@ -216,153 +184,139 @@ class Consumer {
                        key_tile_ / Config::kKeyBuffers % 2);
   }
 
-  __device__ void load_rows(const float (&rows)[4][20], RowValues& values) const {
-    const float4* const source = reinterpret_cast<const float4*>(rows[lane_ % 4]);
+  template <bool kMasked>
+  static __device__ void exponentiate_early(Seen seen, Fragment& p) {
 #pragma unroll
-    for (int t = 0; t < kTileM / 16; ++t) values[t] = source[t];
+    for (int t = 0; t < Config::kEarlySteps; ++t) exponentiate<kMasked>(t, seen, p);
   }
-  __device__ TileFactors tile_factors(const RowRecord& rows) const {
-    const float4 factors = *reinterpret_cast<const float4*>(rows.s_factor);
-    const KeyRecord& keys = smem_.keys[key_buffer()];
-    const float k = keys.k_factor[group()], v = keys.v_factor[group()];
-    return {{factors.x * k, factors.y * k}, {factors.z * v, factors.w * v}};
+  __device__ bool test(std::size_t member, int index, unsigned phase) const {
+    return ptx::mbarrier_test_wait(barrier(member, index), phase);
   }
-
-  __device__ DsFactors load_ds_factors(const RowRecord& rows) const {
-    const int4 words = *reinterpret_cast<const int4*>(rows.dq_factor);
-    const float k = smem_.keys[key_buffer()].k_relative[group()];
-    return {{__int_as_float(words.x) * k, __int_as_float(words.y) * k}, words.z};
+  __device__ void wait(std::size_t member, int index, unsigned phase) const {
+    ptx::mbarrier_wait(barrier(member, index), phase);
   }
 
-  __device__ void find_seeing(SeeingColumns (&seeing)[2]) const {
+  /// What S^T is multiplied by.
+  struct SFactors {
+    float of[kQGroups];
+  };
+  __device__ SFactors s_factors(std::uint32_t rows) const {
+    const float2 factors = ptx::load_shared_f32x2(rows + offsetof(RowRecord, s_factor));
+    const float k = key_factor(offsetof(KeyRecord, k_factor));
+    return {{factors.x * k, factors.y * k}};
+  }
+  __device__ DsTerms ds_terms(std::uint32_t rows, const DsScale& scale) const {
+    const float2 factors = ptx::load_shared_f32x2(rows + offsetof(RowRecord, dp_factor));
+    const std::uint32_t minus_deltas = thread_rows(rows + offsetof(RowRecord, minus_delta));
+    const float power = power_of_two(scale.shift);
+    const float v = key_factor(offsetof(KeyRecord, v_factor)) * power;
+    return {
+        minus_deltas, ptx::load_shared_f32x4(minus_deltas), {factors.x * v, factors.y * v}, power};
+  }
+  __device__ std::uint32_t thread_rows(std::uint32_t rows) const {
+    return rows + sizeof(RowRecord{}.bias[0]) * (lane_ % 4);
+  }
+  /// Of this warp's keys.
+  __device__ float key_factor(std::size_t member) const {
+    return ptx::load_shared_f32(at(offsetof(Plan, keys), key_buffer(), sizeof(KeyRecord)) + member +
+                                4 * (2 * part_ + warp_ / 2));
+  }
+  __device__ Seen find_seen() const {
     const KeyRecord& keys = smem_.keys[key_buffer()];
-    const int first = smem_.stage[record()].row0 + 2 * (lane_ % 4);
+    const int first = smem_.stage[tile_ % Config::kTileRecords].row0 + 2 * (lane_ % 4);
+    Seen seen = 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int key = keys.key0 + 64 * part_ + 16 * warp_ + 8 * h + lane_ / 4;
       const attention::KeyRange rows =
           attention::seeing_rows(params_.mask, keys.seqlen_q, keys.seqlen_k, key, key + 1);
-      seeing[h] = {static_cast<int>(rows.begin) - first, static_cast<int>(rows.end) - first};
+      seen |= (queries_before(static_cast<int>(rows.end) - first) &
+               ~queries_before(static_cast<int>(rows.begin) - first))
+              << 16 * h;
     }
+    return seen;
   }
 
-  /// The warp's exponent of dS for dK, which only grows: returns the factor of y. Publishes the
-  /// amax, K's exponents folded, that dQ's scale comes from.
-  __device__ float choose_scales(const DsFactors& factors, std::uint32_t flags,
-                                 const float (&own)[kQGroups], Gradient& dk) {
-    const std::uint32_t for_dk = __reduce_max_sync(~0u, __float_as_uint(fmaxf(own[0], own[1])));
+  __device__ DsScale choose_scale(std::uint32_t rows, std::uint32_t flags) {
+    if (flags & kHeadBegins) [[unlikely]]
+      exponent_ = kNoExponent;
+    DsScale scale;
+    scale.reference = static_cast<int>(
+        uniform(__float_as_uint(ptx::load_shared_f32(rows + offsetof(RowRecord, reference)))));
+    const int wanted = scale.reference - exponent_;
+    scale.shift = exponent_ == kNoExponent ? 0 : min(max(wanted, -kMostShift), kMostShift);
+    scale.is_settled = scale.shift == wanted;
+    return scale;
+  }
+  /// What y is multiplied by for dQ: Q's exponent and the shift out, K's in.
+  struct DqFactors {
+    float of[kQGroups];
+  };
+  __device__ DqFactors dq_factors(std::uint32_t rows, const DsScale& scale) const {
+    const float2 factors = ptx::load_shared_f32x2(rows + offsetof(RowRecord, dq_factor));
+    const float k = key_factor(offsetof(KeyRecord, k_relative)) * power_of_two(-scale.shift);
+    return {{factors.x * k, factors.y * k}};
+  }
+
+  /// The amax of the warp's dS, K's exponents folded, that dQ's scale comes from.
+  __device__ void publish_amax(const DqFactors& factors, const float (&own)[kQGroups]) const {
     const std::uint32_t for_dq = __reduce_max_sync(
-        ~0u, __float_as_uint(fmaxf(own[0] * factors.dq[0], own[1] * factors.dq[1])));
-    if (lane_ == 0) smem_.amax[tile_ % 2][part_][warp_] = for_dq;
-    const float largest = __uint_as_float(for_dk);
-    const int old = (flags & kHeadBegins) ? kNoExponent : exponent_;
-    exponent_ = is_usable(largest) ? max(old, amax_exponent(largest) + factors.reference) : old;
-    if (__any_sync(~0u, exponent_ != old && old != kNoExponent)) [[unlikely]] {
+        ~0u, __float_as_uint(fmaxf(own[0] * factors.of[0], own[1] * factors.of[1])));
+    if (ptx::elect_one()) smem_.amax[tile_ % Config::kAmaxBuffers][part_][warp_] = for_dq;
+  }
+
+  /// A larger exponent, or the first, or dS made under another: y becomes dK's payload.
+  __device__ void settle(const DsScale& scale, const float (&own)[kQGroups], Fragment& y,
+                         Gradient& dk, DqFactors& factors) {
+    const std::uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(fmaxf(own[0], own[1])));
+    const float largest = __uint_as_float(bits);
+    const int old = exponent_;
+    if (is_usable(largest)) {
+      exponent_ = max(old, amax_exponent(largest, scale.shift) + scale.reference);
+    }
+    if (exponent_ != old && old != kNoExponent) {
       const float shrink = power_of_two(old - exponent_);
 #pragma unroll
       for (float& value : dk) value *= shrink;
     }
     // All zero so far: any finite factor serves.
-    return for_dk < 0x7F800000u ? power_of_two(factors.reference - exponent_) : poison();
+    const int shift = scale.reference - exponent_ - scale.shift;
+    const float factor = bits < 0x7F800000u ? power_of_two(shift) : poison();
+#pragma unroll
+    for (float& value : y) value *= factor;
+    for (float& value : factors.of) value *= power_of_two(-shift);
   }
 
   /// dS for dQ, under the scale of this consumer's keys.
-  __device__ void store_ds(const DsFactors& factors, const Fragment& y) const {
-    const int buffer = static_cast<int>(tile_ % Config::kConsumers);
+  __device__ void encode_ds(const DqFactors& factors, const Fragment& y, Payload& codes) const {
     sync_threads(1 + part_, 128);
-    const uint4 others = *reinterpret_cast<const uint4*>(smem_.amax[tile_ % 2][part_]);
-    const std::uint32_t bits = max(max(others.x, others.y), max(others.z, others.w));
-    const int exponent = amax_exponent(__uint_as_float(bits));
-    const float scale = power_of_two(-exponent);
+    const std::uint32_t bits = largest_amax(
+        at(offsetof(Plan, amax), Config::kConsumers * (tile_ % Config::kAmaxBuffers) + part_,
+           sizeof(smem_.amax[0][0])));
+    const float scale = power_of_two(-amax_exponent(__uint_as_float(bits)));
     float factor[kQGroups];
 #pragma unroll
     for (int g = 0; g < kQGroups; ++g) {
       // Not infinite: of an amax that is next to nothing, 0 times it stays 0.
-      factor[g] = bits < 0x7F800000u ? fminf(factors.dq[g] * scale, 0x1p127f) : poison();
+      factor[g] = bits < 0x7F800000u ? fminf(factors.of[g] * scale, 0x1p127f) : poison();
     }
-    ptx::mbarrier_wait(barrier(offsetof(Plan, ds_empty), buffer),
-                       (tile_ / Config::kConsumers + 1) % 2);
-    const int piece = (4 * part_ + warp_) ^ (lane_ & 7);
-    store_for_dq(y, factor,
-                 at(offsetof(Plan, ds), buffer, sizeof(smem_.ds[0])) + lane_ * kTileN + 16 * piece);
-    if (leads()) {
-      smem_.ds_exponent[buffer][part_] =
-          bits == 0 ? kNoExponent : exponent + smem_.keys[key_buffer()].reference;
-      if (buffer == part_) smem_.dq_of_ds[part_] = smem_.stage[record()].dq;
-    }
+    encode_for_dq(y, factor, codes);
+  }
+  /// What was stored of a tile, to the dQ role; the later, the less this waits.
+  __device__ void hand_over_ds(unsigned tile) const {
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-    arrive(offsetof(Plan, ds_full), buffer);
+    arrive(offsetof(Plan, ds_full), ds_buffer(tile));
   }
-
-  /// dQ of the tile before, to shared memory, and waits for every MMA. Both halves of the keys in
-  /// one chain where they have one scale; else the smaller goes first and is multiplied by a power
-  /// of two.
-  __device__ void make_dq(unsigned tile, int key_buffer) {
-    ptx::mbarrier_wait(barrier(offsetof(Plan, ds_full), part_), tile / Config::kConsumers % 2);
-    const int a = __reduce_max_sync(~0u, smem_.ds_exponent[part_][0]),
-              b = __reduce_max_sync(~0u, smem_.ds_exponent[part_][1]);
-    const int first = a > b ? 1 : 0;
-    const int least = min(a, b), exponent = max(a, b);
-    Gradient dq;
-    ptx::wgmma_fence();
-    issue_dq(dq, key_buffer, first, false);
-    if (least != exponent && least != kNoExponent) {
-      ptx::wgmma_wait<0>();
-      fence_registers(dq);
-      const float shrink = power_of_two(least - exponent);
-#pragma unroll
-      for (float& value : dq) value *= shrink;
-      ptx::wgmma_fence();
-    }
-    issue_dq(dq, key_buffer, first ^ 1, true);
-    ptx::wgmma_wait<0>();
-    fence_registers(dq);
-    arrive(offsetof(Plan, ds_empty), part_);
-    wait_for_dq_buffer(tile);
-    stage_dq(dq, scaled(params_.softmax_scale,
-                        (exponent == kNoExponent ? 0 : exponent) + params_.dq_exponent));
-    if (leads()) smem_.dq_record = smem_.dq_of_ds[part_];
-  }
-  __device__ void wait_for_dq_buffer(unsigned tile) const {
-    ptx::mbarrier_wait(barrier(offsetof(Plan, dq_empty), part_),
-                       (tile / Config::kConsumers + 1 + part_) % 2);
-  }
-  /// What is staged, to the adder.
-  __device__ void hand_over() const {
-    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-    arrive(offsetof(Plan, dq_full), 0);
-  }
-  __device__ void end_adds() const {
-    wait_for_dq_buffer(tile_);
-    if (leads()) smem_.dq_record = {.tile = -1, .turn = 0, .last = 1};
-    arrive(offsetof(Plan, dq_full), 0);
-  }
-
-  __device__ void stage_dq(const Gradient& dq, float factor) const {
-    auto* const pieces = reinterpret_cast<uint4*>(smem_.dq) + threadIdx.x % 128;
-    constexpr int kPieces = Config::kDqBytes / (16 * 128);
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      if constexpr (Config::kDqSums == DqSums::kF16) {
-        const float* const e = dq + 8 * i;
-        pieces[128 * i] = make_uint4(ptx::half2_pack(e[0] * factor, e[1] * factor),
-                                     ptx::half2_pack(e[2] * factor, e[3] * factor),
-                                     ptx::half2_pack(e[4] * factor, e[5] * factor),
-                                     ptx::half2_pack(e[6] * factor, e[7] * factor));
-      } else {
-        const float* const e = dq + 4 * i;
-        pieces[128 * i] =
-            make_uint4(__float_as_uint(e[0] * factor), __float_as_uint(e[1] * factor),
-                       __float_as_uint(e[2] * factor), __float_as_uint(e[3] * factor));
-      }
-    }
+  __device__ unsigned ds_empty_phase() const { return (tile_ / Config::kDsBuffers + 1) % 2; }
+  static __device__ int ds_buffer(unsigned tile) {
+    return static_cast<int>(tile % Config::kDsBuffers);
   }
 
   /// What of dV is beyond BF16's rounding error of all of it goes to shared memory: the tensor
   /// cores' 13-bit accumulators keep the rest, which is small, and so lose little of what is added
   /// to it.
   __device__ void fold(bool folded, Gradient& dv) const {
-    auto* const pieces = reinterpret_cast<uint4*>(smem_.fold[part_]) + threadIdx.x % 128;
+    auto* const pieces = reinterpret_cast<uint4*>(smem_.fold[part_]) + fresh_thread() % 128;
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i) {
       const uint4 old = folded ? pieces[128 * i] : uint4{};
@@ -382,7 +336,7 @@ class Consumer {
   }
   __device__ void unfold(Gradient& dv) const {
     const auto* const pieces =
-        reinterpret_cast<const uint4*>(smem_.fold[part_]) + threadIdx.x % 128;
+        reinterpret_cast<const uint4*>(smem_.fold[part_]) + fresh_thread() % 128;
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i) {
       const uint4 piece = pieces[128 * i];
@@ -395,7 +349,9 @@ class Consumer {
     }
   }
 
-  __device__ void finish(std::uint32_t flags, int anchor, Gradient& dv, const Gradient& dk) {
+  template <bool kLast>
+  __device__ void finish(std::uint32_t flags, Gradient& dv, const Gradient& dk) {
+    const int anchor = smem_.rows[record_of(tile_)].anchor;
     const KeyRecord& keys = smem_.keys[key_buffer()];
     const bool scratch_dv = (flags & kScratchDv) != 0, scratch_dk = (flags & kScratchDk) != 0;
     const int exponent = exponent_ == kNoExponent ? 0 : exponent_;
@@ -406,7 +362,7 @@ class Consumer {
         unfold(dv);
       }
     }
-    if ((flags & kStore) == 0) {
+    if constexpr (!kLast) {
       if (flags & kPromoteDv) promote<Config>(params_, 0, !scratch_dv, anchor, dv);
       if (flags & kPromoteDk) promote<Config>(params_, 1, !scratch_dk, exponent, dk);
       return;
@@ -418,21 +374,14 @@ class Consumer {
     store_gradient<Config>(params_, params_.dk, keys,
                            {1, scratch_dk, exponent, params_.softmax_scale}, first_row, staging,
                            dk);
-    if constexpr (Config::kKeyBuffers == 1) {
-      if (__any_sync(~0u, is_own(tile_))) {
-        make_dq(tile_, 0);
-        hand_over();
-      }
-      arrive(offsetof(Plan, key_empty), 0);
-    }
+    arrive(offsetof(Plan, columns_empty), stage_of(tile_));
+    arrive(offsetof(Plan, key_empty), key_buffer());
   }
 
   const BackwardParams& params_;
-  Plan& smem_;
   int part_;
-  std::uint32_t base_;
-  int warp_;
   int lane_;
+  std::uint32_t ds_address_;  ///< where this lane's rows of its warp's keys begin in ds[0]
   unsigned tile_ = 0;
   unsigned key_tile_ = ~0u;
   int exponent_ = kNoExponent;  ///< of dS for dK

@@ -2,15 +2,10 @@
 
 #include "device/fp8.cuh"
 #include "kernels/sm90/backward/params.h"
-#include "kernels/sm90/common/mma.cuh"
+#include "kernels/sm90/backward/warpgroup.cuh"
 
 /// dV and dK of a warpgroup's 64 keys.
 namespace mxfa::sm90::backward {
-
-__device__ inline float scaled(float value, int exponent) {
-  const int clamped = exponent < -126 ? -126 : exponent > 126 ? 126 : exponent;
-  return value * power_of_two(clamped);
-}
 
 /// Read anew where it is used: addresses made of it would else be kept through the main loop.
 __device__ inline int fresh_thread() {
@@ -33,7 +28,7 @@ __device__ inline void promote(const BackwardParams& params, int part, bool fres
                                const float (&acc)[Config::kHeadDim / 2]) {
   float4* const scratch = scratch_of<Config>(params, part);
   const float factor = power_of_two(exponent);
-  constexpr int kBatch = 8;  // loads in flight
+  constexpr int kBatch = 4;  // loads in flight
 #pragma unroll
   for (int first = 0; first < Config::kHeadDim / 8; first += kBatch) {
     float4 sums[kBatch] = {};

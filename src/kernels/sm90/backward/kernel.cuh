@@ -2,6 +2,7 @@
 
 #include "kernels/sm90/backward/add.cuh"
 #include "kernels/sm90/backward/consumer.cuh"
+#include "kernels/sm90/backward/dq.cuh"
 #include "kernels/sm90/backward/load.cuh"
 
 namespace mxfa::sm90::backward {
@@ -15,7 +16,7 @@ __device__ inline void backward(const BackwardParams& params) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < Config::kKeyBuffers; ++i) {
       cuda::ptx::mbarrier_init(&smem.key_full[i], 32);
-      cuda::ptx::mbarrier_init(&smem.key_empty[i], kWarps);
+      cuda::ptx::mbarrier_init(&smem.key_empty[i], kWarps + 4);
     }
     for (int i = 0; i < Config::kStages; ++i) {
       cuda::ptx::mbarrier_init(&smem.rows_full[i], 1);
@@ -23,12 +24,14 @@ __device__ inline void backward(const BackwardParams& params) {
       cuda::ptx::mbarrier_init(&smem.columns_full[i], 1);
       cuda::ptx::mbarrier_init(&smem.columns_empty[i], kWarps);
     }
-    for (int i = 0; i < Config::kConsumers; ++i) {
+    for (int i = 0; i < Config::kDsBuffers; ++i) {
       cuda::ptx::mbarrier_init(&smem.ds_full[i], kWarps);
       cuda::ptx::mbarrier_init(&smem.ds_empty[i], 4);
+    }
+    for (int i = 0; i < Config::kDqBuffers; ++i) {
+      cuda::ptx::mbarrier_init(&smem.dq_full[i], 4);
       cuda::ptx::mbarrier_init(&smem.dq_empty[i], 1);
     }
-    cuda::ptx::mbarrier_init(&smem.dq_full, 4);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
   __syncthreads();
@@ -36,7 +39,10 @@ __device__ inline void backward(const BackwardParams& params) {
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Config::kProducerRegisters));
     if (threadIdx.x < 32) Producer<Config>(params, smem).run();
-    if (threadIdx.x == 32) add_dq_tiles<Config>(params, smem);
+    if (threadIdx.x == 32) add_dq_pieces<Config>(params, smem);
+  } else if (warpgroup == 3) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Config::kDqRegisters));
+    DqMaker<Config>(params, smem).run();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Config::kConsumerRegisters));
     Consumer<Config>(params, smem, warpgroup - 1).run();

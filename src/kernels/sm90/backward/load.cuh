@@ -39,7 +39,7 @@ class Producer {
     }
     wait_for(smem_.rows_empty);
     if (lane_ != 0) return;
-    smem_.stage[record_].flags = 0;
+    smem_.stage[tile_record_].flags = 0;
     ptx::mbarrier_arrive(shared_address(&smem_.rows_full[stage_]));
   }
 
@@ -89,13 +89,14 @@ class Producer {
     std::uint32_t scratch = 0;  // what it holds
     std::uint32_t begin = kKeysBegin;
     const int phase = tile % kPromotePhases;
+    const bool promotes_dv = !Config::kFolds && place.m_end - place.m_begin > kPromoteDvTiles;
     for (int member = 0; member < heads; ++member) {
       for (int m = place.m_begin; m < place.m_end; ++m) {
         std::uint32_t flags = kValid | scratch | begin;
         begin = 0;
         if (m == place.m_begin) flags |= kHeadBegins | kFreshDv | kFreshDk;
         const int tiles = m + phase;
-        if (!Config::kFolds && tiles % kPromoteDvTiles == 0) flags |= kFreshDv;
+        if (promotes_dv && tiles % kPromoteDvTiles == 0) flags |= kFreshDv;
         if (tiles % kPromoteDkTiles == 0) flags |= kFreshDk;
         if (Config::kFolds && m / kPromoteDvTiles > place.m_begin / kPromoteDvTiles) {
           flags |= kFolded;
@@ -104,7 +105,7 @@ class Producer {
         if (head_ends && member + 1 == heads) {
           flags |= kStore;
         } else {
-          if (head_ends || (!Config::kFolds && (tiles + 1) % kPromoteDvTiles == 0)) {
+          if (head_ends || (promotes_dv && (tiles + 1) % kPromoteDvTiles == 0)) {
             flags |= kPromoteDv;
           }
           if (head_ends || (tiles + 1) % kPromoteDkTiles == 0) flags |= kPromoteDk;
@@ -190,6 +191,7 @@ class Producer {
     if (lane_ == 0) copy_columns(place, head, m);
     __syncwarp();
     if (++record_ == Config::kRecords) record_ = 0;
+    if (++tile_record_ == Config::kTileRecords) tile_record_ = 0;
     if (++stage_ == Config::kStages) {
       stage_ = 0;
       phase_ ^= 1;
@@ -198,7 +200,7 @@ class Producer {
 
   __device__ void copy_rows(const QueryPlace& place, int head, int m, std::uint32_t flags) {
     using namespace cuda::ptx;
-    smem_.stage[record_] = {
+    smem_.stage[tile_record_] = {
         .flags = flags,
         .row0 = m * kTileM,
         .dq = {.tile = static_cast<std::int32_t>(head * params_.dq_head_stride) + place.q_tile + m,
@@ -249,6 +251,7 @@ class Producer {
   int stage_ = 0;
   unsigned phase_ = 0;
   int record_ = 0;
+  int tile_record_ = 0;
   int key_buffer_ = 0;
   unsigned key_phase_ = 0;
 };

@@ -5,6 +5,7 @@
 #include "kernels/sm90/common/mma.cuh"
 #include "mx/e8m0.h"
 #include "ptx/half2.cuh"
+#include "ptx/shared.cuh"
 
 /// S^T and dP^T of 64 keys x 64 queries to the payloads of P^T and dS^T. A thread holds, of the
 /// keys quad + 8 h of its warp's 16, the queries 8 j + 2 pair + c at [4 j + 2 h + c].
@@ -12,104 +13,127 @@ namespace mxfa::sm90::backward {
 
 using Fragment = float[kTileM / 2];
 using Payload = std::uint32_t[kTileM / 8];
-/// A number of each of a thread's queries, those of 8 j + 2 pair + c at [j / 2], in order.
-using RowValues = float4[kTileM / 16];
-
-/// By group of queries: what S^T and dP^T are multiplied by.
-struct TileFactors {
-  float s[kQGroups];
-  float dp[kQGroups];
-};
-
-/// Columns [begin, end) that see a key, counted from this thread's first one.
-struct SeeingColumns {
-  int begin;
-  int end;
-  __device__ bool operator()(int column) const { return column >= begin && column < end; }
-};
-
-/// P' = 2^(s * factor + bias) in place of s, and its payload.
+/// Which of a thread's entries are seen: bit 16 h + 4 t + k of the k-th of keys h and queries 16 t
+/// on.
+using Seen = std::uint32_t;
 template <bool kMasked>
-__device__ inline void exponentiate(const RowValues& rows, const float (&factor)[kQGroups],
-                                    const SeeingColumns (&seeing)[2], Fragment& s, Payload& p) {
+__device__ inline void hide(Seen seen, int t, int i, float& value) {
+  const int h = (i >> 1) & 1, k = 2 * (i >> 2) + (i & 1);
+  if (kMasked && (seen >> (16 * h + 4 * t + k) & 1) == 0) value = 0.0f;
+}
+/// Of 16 queries, 8 j and 8 j + 1 each, those before `end`: as bits.
+__device__ inline Seen queries_before(int end) {
+  const int clamped = max(0, min(end, kTileM));
+  return (1u << (2 * (clamped / 8) + min(clamped % 8, 2))) - 1;
+}
+
+/// A number of each of a thread's queries, those of 8 j + 2 pair + c in order.
+using RowValues = float4[kTileM / 16];
+__device__ inline void load_rows(std::uint32_t address, RowValues& values) {
+#pragma unroll
+  for (int t = 0; t < kTileM / 16; ++t) values[t] = ptx::load_shared_f32x4(address + 16 * t);
+}
+
+/// x = s * factor + bias. Not in place: S^T leaves its registers to dP^T.
+__device__ inline void add_biases(const RowValues& biases, const float (&factor)[kQGroups],
+                                  const Fragment& s, Fragment& x) {
 #pragma unroll
   for (int t = 0; t < kTileM / 16; ++t) {
-    const float bias[4] = {rows[t].x, rows[t].y, rows[t].z, rows[t].w};
+    const float bias[4] = {biases[t].x, biases[t].y, biases[t].z, biases[t].w};
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const int h = (i >> 1) & 1, column = 2 * (i >> 2) + (i & 1);
-      float& value = s[8 * t + i];
-      value = ptx::exp2_approx(fmaf(value, factor[t / 2], bias[column]));
-      if (kMasked && !seeing[h](16 * t + 8 * (i >> 2) + (i & 1))) value = 0.0f;
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float* const e = s + 8 * t + 2 * h;
-      p[2 * t + h] = device::encode_e4m3_quad(e[0], e[1], e[4], e[5]);
+      x[8 * t + i] = fmaf(s[8 * t + i], factor[t / 2], bias[2 * (i >> 2) + (i & 1)]);
     }
   }
 }
 
-/// y = P' * (dp * factor - delta) in place of dp: dS * 2^(q's exponent - reference). `amax`: of
-/// this thread, by group of queries.
+/// P' = 2^x in place of x, of 16 queries from 16 t on.
 template <bool kMasked>
-__device__ inline void differentiate(const RowValues& rows, const float (&factor)[kQGroups],
-                                     const SeeingColumns (&seeing)[2], const Fragment& p,
+__device__ inline void exponentiate(int t, Seen seen, Fragment& x) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float& value = x[8 * t + i];
+    value = ptx::exp2_approx(value);
+    hide<kMasked>(seen, t, i, value);
+  }
+}
+/// Of 16 queries from 16 t on, a thread's part of the payload of x.
+__device__ inline void encode_tokens(const Fragment& x, int t, Payload& codes) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float* const e = x + 8 * t + 2 * h;
+    codes[2 * t + h] = device::encode_e4m3_quad(e[0], e[1], e[4], e[5]);
+  }
+}
+
+/// What dS is made of besides P' and dP^T.
+struct DsTerms {
+  std::uint32_t minus_deltas;  ///< shared address of this thread's, 16 bytes for 16 queries
+  float4 first;                ///< the first of them
+  float factor[kQGroups];
+  float scale;
+};
+
+/// y = P' * (dp * factor - delta * scale) in place of dp, and the payload of P'. `amax`: of this
+/// thread, by group of queries. The payload comes here, where registers of P' become free. `p`:
+/// from step kEarly on its logarithm.
+template <bool kMasked, int kEarly>
+__device__ inline void differentiate(const DsTerms& terms, Seen seen, Fragment& p, Payload& codes,
                                      Fragment& dp, float (&amax)[kQGroups]) {
+  float4 next = terms.first;
 #pragma unroll
   for (int t = 0; t < kTileM / 16; ++t) {
-    const float delta[4] = {rows[t].x, rows[t].y, rows[t].z, rows[t].w};
+    const float delta[4] = {next.x * terms.scale, next.y * terms.scale, next.z * terms.scale,
+                            next.w * terms.scale};
+    if (t + 1 < kTileM / 16) next = ptx::load_shared_f32x4(terms.minus_deltas + 16 * (t + 1));
     if (t % 2 == 0) amax[t / 2] = 0.0f;
+    if (t + kEarly < kTileM / 16) exponentiate<kMasked>(t + kEarly, seen, p);
+    encode_tokens(p, t, codes);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const int h = (i >> 1) & 1, column = 2 * (i >> 2) + (i & 1);
+      const int column = 2 * (i >> 2) + (i & 1);
       float& value = dp[8 * t + i];
-      value = p[8 * t + i] * fmaf(value, factor[t / 2], delta[column]);
-      if (kMasked && !seeing[h](16 * t + 8 * (i >> 2) + (i & 1))) value = 0.0f;
+      value = p[8 * t + i] * fmaf(value, terms.factor[t / 2], delta[column]);
+      hide<kMasked>(seen, t, i, value);
       amax[t / 2] = fmaxf(amax[t / 2], fabsf(value));
     }
   }
 }
 
-/// The exponent of an E8M0 scale for a finite `amax`, rounded up (mx::scale_from_amax): what is
-/// added carries where the mantissa exceeds 1.75.
-__device__ inline int amax_exponent(float amax) {
+/// The exponent of an E8M0 scale for a finite amax * 2^-shift, rounded up (mx::scale_from_amax):
+/// what is added carries where the mantissa exceeds 1.75.
+__device__ inline int amax_exponent(float amax, int shift = 0) {
   const int biased = static_cast<int>((__float_as_uint(amax) + 0x1FFFFFu) >> 23);
-  return max(biased - mx::E4M3::kMaxExponent, 0) - mx::kE8M0Bias;
+  return max(biased - mx::E4M3::kMaxExponent - shift, 0) - mx::kE8M0Bias;
+}
+/// Of the four warps of a consumer, as bits; infinity wins, NaN is none.
+__device__ inline std::uint32_t largest_amax(std::uint32_t address) {
+  const uint4 warps = ptx::load_shared_u32x4(address);
+  return max(max(warps.x, warps.y), max(warps.z, warps.w));
 }
 __device__ inline bool is_usable(float amax) { return __float_as_uint(amax) - 1 < 0x7F800000u - 1; }
 /// What an infinite amax makes of all codes.
 __device__ inline float poison() { return __uint_as_float(0x7FFFFFFFu); }
 
-/// y * factor as the A operand of dK.
-__device__ inline void encode_for_dk(const Fragment& y, float factor, Payload& codes) {
+/// y * factor as 16-bit elements of keys r and r + 8, which stmatrix transposes.
+__device__ inline void encode_for_dq(const Fragment& y, const float (&factor)[kQGroups],
+                                     Payload& codes) {
 #pragma unroll
-  for (int t = 0; t < kTileM / 16; ++t) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float* const e = y + 8 * t + 2 * h;
-      codes[2 * t + h] =
-          device::encode_e4m3_quad(e[0] * factor, e[1] * factor, e[4] * factor, e[5] * factor);
-    }
+  for (int i = 0; i < kTileM / 8; ++i) {
+    const float* const e = y + 4 * i;
+    const float f = factor[i / 4];
+    codes[i] = device::encode_e4m3_quad(e[0] * f, e[2] * f, e[1] * f, e[3] * f);
   }
 }
-
-/// y * factor, transposed, into rows of queries: 16 bytes a row are the warp's keys in sigma order.
-/// `address`: of ds + lane * kTileN, with the warp's piece of 16 bytes swizzled in.
-__device__ inline void store_for_dq(const Fragment& y, const float (&factor)[kQGroups],
-                                    std::uint32_t address) {
+/// Into rows of queries: 16 bytes a row are the warp's keys in sigma order. `address`: of ds +
+/// lane * kTileN, with the warp's piece of 16 bytes swizzled in.
+__device__ inline void store_for_dq(const Payload& codes, std::uint32_t address) {
 #pragma unroll
   for (int g = 0; g < kQGroups; ++g) {
-    std::uint32_t codes[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* const e = y + 16 * g + 4 * i;
-      codes[i] = device::encode_e4m3_quad(e[0] * factor[g], e[2] * factor[g], e[1] * factor[g],
-                                          e[3] * factor[g]);
-    }
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                      address + 32 * g * kTileN),
-                 "r"(codes[0]), "r"(codes[1]), "r"(codes[2]), "r"(codes[3])
+                 "r"(codes[4 * g]), "r"(codes[4 * g + 1]), "r"(codes[4 * g + 2]),
+                 "r"(codes[4 * g + 3])
                  : "memory");
   }
 }

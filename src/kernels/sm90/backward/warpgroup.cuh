@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/sm90/backward/config.h"
+#include "kernels/sm90/common/mma.cuh"
+#include "ptx/mbarrier.cuh"
+
+/// What the warpgroups that multiply share.
+namespace mxfa::sm90::backward {
+
+__device__ inline float scaled(float value, int exponent) {
+  const int clamped = exponent < -126 ? -126 : exponent > 126 ? 126 : exponent;
+  return value * power_of_two(clamped);
+}
+
+/// What all lanes have, in a uniform register: branches by it then need no convergence, and
+/// addresses made of it no vector arithmetic.
+__device__ inline std::uint32_t uniform(std::uint32_t value) {
+  return __reduce_or_sync(~0u, value);
+}
+__device__ inline int uniform(int value) {
+  return static_cast<int>(uniform(static_cast<std::uint32_t>(value)));
+}
+
+template <class Config>
+class Warpgroup {
+ public:
+  using Plan = SmemPlan<Config>;
+
+  __device__ explicit Warpgroup(Plan& smem)
+      : smem_(smem),
+        base_(uniform(shared_address(&smem))),
+        warp_(uniform(static_cast<int>(threadIdx.x / 32 % 4))) {}
+
+ protected:
+  /// Addresses by a member's offset: of arrays' elements.
+  __device__ std::uint32_t at(std::size_t member, int index, std::size_t size) const {
+    return base_ + static_cast<std::uint32_t>(member) + index * static_cast<std::uint32_t>(size);
+  }
+  __device__ std::uint32_t barrier(std::size_t member, int index) const {
+    return at(member, index, 8);
+  }
+  /// One thread of the warpgroup; by whole warps.
+  __device__ bool leads() const { return warp_ == 0 && ptx::elect_one(); }
+  /// By each warp, of what it has done with.
+  __device__ void arrive(std::size_t member, int index) const {
+    __syncwarp();
+    if (ptx::elect_one()) ptx::mbarrier_arrive(barrier(member, index));
+  }
+
+  Plan& smem_;
+  std::uint32_t base_;
+  int warp_;
+};
+
+}  // namespace mxfa::sm90::backward
