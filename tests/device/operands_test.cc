@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "mx/bits.h"
+#include "mx/lower.h"
 #include "mx/permutation.h"
 #include "reference/recipe/recipe.h"
 #include "support/device_batch.h"
@@ -239,7 +240,11 @@ TEST_P(Operands, AreTheRecipes) {
       const auto want = reference::recipe::quantize_operands(inputs, call.config(s, head_kv));
       q.expect(want.q.along_d, q_sequence, h, "q");
       k.expect(want.k.along_d, s, head_kv, "k");
-      v.expect(want.v.along_d, s, head_kv, "v");
+      const Matrix<float>& v_values = want.v.bf16;
+      v.expect(mx::lowered(want.v.along_d,
+                           mx::row_major(v_values.data.data(), v_values.rows, v_values.cols),
+                           test.leak_free ? kLoweredTokenV : 0),
+               s, head_kv, "v");
       if (test.backward) dout.expect(want.dout.along_d, s, h, "dout");
     }
   }
