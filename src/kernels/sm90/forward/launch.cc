@@ -314,7 +314,9 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
   const std::int64_t tiles = attention::most_tiles(params.shape, rows, params.batch);
   expect(tiles < (1ll << 31), "q", later("fewer than 2^31 tiles of {} rows", params.shape.tile_m),
          tiles);
-  if (tiles == 0 || params.batch == 0) return;
+  if (tiles == 0 || params.batch == 0) {
+    return call.phase == device::Phase::kPlan ? void() : device::clear_behind(queue, call.behind);
+  }
   driver::LaunchShape shape;
   if (dense) {
     const std::int64_t all =
@@ -326,6 +328,7 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
     shape.grid[0] =
         static_cast<unsigned>(std::min<std::int64_t>(queue.device.multiprocessors(), tiles));
   }
+  if (call.phase == device::Phase::kPlan) return;
   const Kernel kernel = kernel_of(call);
   shape.block[0] = kernel.threads;
   shape.dynamic_smem_bytes = kernel.smem_bytes;
