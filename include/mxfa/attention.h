@@ -112,9 +112,9 @@ BlockShape operand_shape(const Options& options);
 BlockShape dout_shape(const Options& options);
 
 /// values: kBF16, kF16 or kF32 (inputs are rounded to BF16 first), or kE4M3 payload; any strides.
-/// scales, for kE4M3 only: kE8M0 or kU8, scale_shape() of operand_shape(), dout_shape() or (outputs
-/// and `o`) options.output_shape, ScaleLayout::kRowMajor, groups counted from each sequence's first
-/// row.
+/// scales, for kE4M3 only: kE8M0 or kU8, scale_shape() of operand_shape(), dout_shape() or
+/// (outputs) options.output_shape, ScaleLayout::kRowMajor; groups are counted from each sequence's
+/// first row.
 using mxfa::Tensor;
 
 /// rows_o = total_q, or batch * total_q where q is broadcast. Query head h reads the kv head
@@ -136,7 +136,7 @@ struct BackwardArgs {
   Tensor q = {}, k = {}, v = {};  ///< as the forward's
   TensorView cu_seqlens_q = {};   ///< as the forward's
   TensorView cu_seqlens_k = {};
-  Tensor o = {};            ///< the forward's output
+  Tensor o = {};            ///< the forward's output in kBF16 or kF32; MXFP8 is refused
   TensorView lse = {};      ///< the forward's
   TensorView row_max = {};  ///< the forward's; Recipe::kHopper only
   Tensor dout = {};         ///< [rows_o, num_heads, head_dim]
@@ -160,7 +160,7 @@ BackwardArgs backward_args(const ForwardArgs& forward, const Tensor& dout);
 
 /// Bytes of scratch that a call uses beside its arguments: copies of operands that kernels read
 /// in another form, dq sums in FP32 or FP16. It grows with rows * heads * head_dim, never
-/// with seqlen_q * seqlen_k. On the CPU each thread has about 4 MB more, plus in the backward 12
+/// with seqlen_q * seqlen_k. On the CPU each thread keeps about 4 MB more, plus in the backward 12
 /// bytes for each element of one kv head's queries. On a device it follows from shapes alone.
 std::int64_t forward_workspace_bytes(const ForwardArgs& args, const Options& options);
 std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& options);

@@ -95,8 +95,9 @@ void check_backward(const BackwardArgs& args, const AttentionShape& shape, const
   dtypes.check(args.dout, "dout", is_bf16(options) || options.dp_bf16);
   core::expect(!options.dp_bf16 || args.v.values.dtype != DType::kE4M3, "v",
                "bf16, f16 or f32 (the options read unquantized values)", args.v.values);
-  dispatch::check_input(args.o, dispatch::o_role(shape, "o", options.output_shape), dim);
-  core::expect(args.o.values.dtype != DType::kF16, "o", "bf16, f32 or e4m3", args.o.values);
+  // Not E4M3: what a rounded o does to delta changes where training ends (docs/numerics.md).
+  dispatch::check_dtype(args.o.values, "o", {DType::kBF16, DType::kF32});
+  dispatch::check_input(args.o, dispatch::o_role(shape, "o", {}), dim);
   dispatch::check_row_values(args.lse, "lse", shape.problem, false);
   if (arithmetic(options).hopper) {
     core::expect(args.row_max.rank > 0, "row_max", "the forward's, in the Hopper recipe", "none");
@@ -165,7 +166,7 @@ cpu::BackwardCall make_call(const BackwardArgs& args, const AttentionShape& shap
   call.v_p = dp_values ? maker.values(args.v, v) : maker.quantized(args.v, v);
   call.dout_v = bf16 ? maker.values(args.dout, dout) : maker.quantized(args.dout, dout);
   call.dout_p = options.dp_bf16 && !bf16 ? maker.values(args.dout, dout) : call.dout_v;
-  call.o = maker.values(args.o, dispatch::o_role(shape, "o", options.output_shape));
+  call.o = maker.values(args.o, dispatch::o_role(shape, "o", {}));
   call.lse = dispatch::row_values(args.lse);
   if (call.arithmetic.hopper) call.row_max = dispatch::row_values(args.row_max);
   call.dq = dispatch::make_target(args.dq, gradient_role(q, options), options.scale_rule);

@@ -218,18 +218,35 @@ const auto name_of = [](const ::testing::TestParamInfo<Mode>& param) { return pa
 INSTANTIATE_TEST_SUITE_P(Modes, CpuAttentionForms, ::testing::ValuesIn(all_modes()), name_of);
 
 /// The message of what a call throws; empty if nothing.
+template <class Call>
+std::string message_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
 template <class Change>
 std::string refusal(const attention::Options& options, Change change) {
   AttentionCall call = small_call(options);
   call.poison_all();
   attention::ForwardArgs args = call.forward_args();
   change(args, call.options);
-  try {
-    attention::forward(args, call.options);
-  } catch (const Error& error) {
-    return error.what();
+  return message_of([&] { attention::forward(args, call.options); });
+}
+
+/// A rounded o spoils delta, so no backward reads one.
+TEST(CpuAttentionRefusals, BackwardTakesNoRoundedO) {
+  for (const DType dtype : {DType::kE4M3, DType::kF16}) {
+    AttentionCall call = small_call({});
+    call.run_forward();
+    attention::BackwardArgs args = call.backward_args();
+    args.o.values.dtype = dtype;
+    args.o.scales = make_tensor(call.o.data(), DType::kE8M0, {3, 2, 2});  // of its 32x32 blocks
+    EXPECT_EQ(message_of([&] { attention::backward(args, call.options); }),
+              "o: expected bf16 or f32, got " + std::string(dtype_name(dtype)) + " [50, 2, 64]");
   }
-  return "";
 }
 
 TEST(CpuAttentionRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
