@@ -25,24 +25,28 @@ CpuAttention::CpuAttention(const AttentionCase& c, const attention::Options& opt
 }
 
 void CpuAttention::forward() {
-  attention::forward({.q = operands_[kQ],
-                      .k = operands_[kK],
-                      .v = operands_[kV],
-                      .cu_seqlens_q = offsets(cu_seqlens_q_),
-                      .cu_seqlens_k = offsets(cu_seqlens_k_),
-                      .o = output(o_, kQ),
-                      .lse = rows(lse_),
-                      .row_max = rows(row_max_)},
-                     options_);
+  const attention::ForwardArgs args{.q = operands_[kQ],
+                                    .k = operands_[kK],
+                                    .v = operands_[kV],
+                                    .cu_seqlens_q = offsets(cu_seqlens_q_),
+                                    .cu_seqlens_k = offsets(cu_seqlens_k_),
+                                    .o = output(o_, kQ),
+                                    .lse = rows(lse_),
+                                    .row_max = rows(row_max_)};
+  const std::int64_t bytes = attention::forward_workspace_bytes(args, options_);
+  attention::forward(args, options_, workspace(bytes));
 }
 
 void CpuAttention::backward() {
   const attention::BackwardArgs args = backward_args();
-  if (workspace_.empty()) {
-    workspace_.resize(
-        static_cast<std::size_t>(attention::backward_workspace_bytes(args, options_)));
-  }
-  attention::backward(args, options_, workspace_);
+  const std::int64_t bytes = attention::backward_workspace_bytes(args, options_);
+  attention::backward(args, options_, workspace(bytes));
+}
+
+std::span<std::byte> CpuAttention::workspace(std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  if (workspace_.size() < size) workspace_.resize(size);
+  return std::span(workspace_.data(), size);
 }
 
 attention::BackwardArgs CpuAttention::backward_args() {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +33,7 @@ class CpuAttention {
   attention::Tensor output(Values<std::uint16_t>& values, Role like) const;
   attention::Tensor make_operand(Role role);
   attention::BackwardArgs backward_args();
+  std::span<std::byte> workspace(std::int64_t bytes);
 
   AttentionCase case_;
   attention::Options options_;
@@ -41,7 +44,7 @@ class CpuAttention {
   attention::Tensor operands_[kRoles];
   Values<std::uint16_t> o_, dq_, dk_, dv_;
   Values<float> lse_, row_max_;
-  Values<std::byte> workspace_;  ///< of the backward, kept as a training loop keeps it
+  Values<std::byte> workspace_;  ///< of both passes, kept as a training loop keeps it
 };
 
 }  // namespace mxfa::bench

@@ -58,13 +58,18 @@ struct BackwardCall {
   RowValues delta = {};                 ///< out; data null: not wanted
   Target dq_seq = {};                   ///< out, where q is broadcast: dq of each sequence
   float* dq_sums = nullptr;             ///< dq_sums_elems() of them
+  float* key_sums = nullptr;            ///< key_sums_elems() of them
   std::byte* shared_queries = nullptr;  ///< shared_query_bytes() of them, 64-byte aligned
 };
 /// Key chunks that a sequence's keys are cut into, each worked on by one thread at a time. A
 /// function of the shape alone, since the order of dQ's sum depends on it.
 std::int64_t key_chunks(const attention::AttentionProblem& problem);
+/// Groups that the query heads of a kv head are cut into, likewise.
+std::int64_t key_groups(const attention::AttentionProblem& problem);
 /// FP32 elements of scratch for dQ: 0 where one thread makes the whole of a row.
 std::int64_t dq_sums_elems(const attention::AttentionProblem& problem);
+/// Likewise for dK and dV of each group.
+std::int64_t key_sums_elems(const attention::AttentionProblem& problem);
 /// Scratch for queries that several chunks of keys read: 0 where one does.
 std::int64_t shared_query_bytes(const attention::AttentionProblem& problem);
 void attention_backward(const BackwardCall& call);

@@ -3,29 +3,58 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/simd_clones.h"
 #include "mx/bits.h"
 
 namespace mxfa::cpu {
 
 using attention::KeyRange;
 
+namespace {
+
+MXFA_SIMD_CLONES void scale_values(float* values, float factor, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) values[i] *= factor;
+}
+
+}  // namespace
+
 void BackwardScratch::Keys::reserve(std::int64_t dim, std::int64_t panel_dim) {
   k_rows.resize(kTileKeys * dim);
   v_rows.resize(kTileKeys * dim);
-  k_panels.resize(kTileKeys * panel_dim);
   for (auto* sums : {&dk, &dv}) sums->resize(kTileKeys * panel_dim);
   exponent.resize(kTileKeys);
 }
 
 void BackwardScratch::reserve(std::int64_t dim, std::int64_t panel_dim) {
   rows.resize(kTileKeys * panel_dim);
-  for (auto* values : {&p, &ds, &ds_pairs}) values->resize(kTileKeys * kTileQueries);
-  for (auto* values : {&s, &dp}) values->resize(kTileKeys * kTileQueries);
+  k_panels.resize(kBlockKeys * panel_dim);
+  for (auto* values : {&p, &ds}) values->resize(kTileKeys * kSpanQueries);
+  ds_pairs.resize(kPartKeys * kTileQueries);
+  ds_rows.resize(kBlockKeys * kSpanQueries);
+  for (auto* values : {&s, &dp}) values->resize(kPartKeys * kTileQueries);
   ones.resize(kTileQueries);
   std::fill_n(ones.data(), kTileQueries, 1.0f);
   begin.resize(kTileKeys);
   end.resize(kTileKeys);
   for (Keys& tile : keys) tile.reserve(dim, panel_dim);
+}
+
+float dq_factor(const BackwardCall& call, std::int64_t sequence, std::int64_t head_kv) {
+  return folded(static_cast<float>(call.problem.scale()),
+                HeadRows(call.k_q, sequence, head_kv).anchor());
+}
+
+float dk_factor(const BackwardCall& call, const BackwardQueries& queries) {
+  return folded(static_cast<float>(call.problem.scale()), queries.q_anchor());
+}
+float dv_factor(const BackwardQueries& queries) { return folded(1.0f, queries.dout_anchor()); }
+
+float* key_sums_at(const BackwardCall& call, KeyGradient which, std::int64_t group,
+                   std::int64_t head_kv, std::int64_t token) {
+  const attention::AttentionProblem& problem = call.problem;
+  const std::int64_t plane = static_cast<std::int64_t>(which) * key_groups(problem) + group;
+  const std::int64_t row = (plane * problem.num_heads_kv + head_kv) * problem.total_k + token;
+  return call.key_sums + row * round_up(problem.head_dim, kPanel);
 }
 
 BackwardUnit::BackwardUnit(const BackwardCall& call, const KeyChunk& chunk,
@@ -41,23 +70,38 @@ BackwardUnit::BackwardUnit(const BackwardCall& call, const KeyChunk& chunk,
       v_p_(call.v_p, chunk.sequence, chunk.head_kv),
       heads_(call.problem.heads_per_kv()),
       dim_(call.problem.head_dim),
-      panel_dim_(round_up(dim_, kPanel)),
-      dq_factor_(folded(static_cast<float>(call.problem.scale()), k_q_.anchor())) {}
+      panel_dim_(round_up(dim_, kPanel)) {}
 
 void BackwardUnit::run() {
   s_.reserve(dim_, panel_dim_);
-  if (call_.dq_sums == nullptr) s_.dq.resize(heads_ * sequence_.seqlen_q * panel_dim_);
-  s_.has_dq.assign(static_cast<std::size_t>(heads_ * q_.rows() / kTileQueries), false);
-  for (std::int64_t tile = chunk_.tile_begin; tile < chunk_.tile_end; tile += kBlockTiles) {
-    run_block(tile, std::min(kBlockTiles, chunk_.tile_end - tile));
+  if (call_.dq_sums == nullptr) {
+    dq_.resize((chunk_.head_end - chunk_.head_begin) * sequence_.seqlen_q * panel_dim_);
   }
-  if (call_.dq.data == nullptr) return;
-  const bool empty = chunk_.tile_begin == chunk_.tile_end;
-  for (std::int64_t h = 0; h < heads_; ++h) {
-    for (std::int64_t row = 0; empty && row < sequence_.seqlen_q; row += kTileQueries) {
-      finish_dq(h, row);
+  s_.has_dq.assign(static_cast<std::size_t>(heads_ * q_.rows() / kTileQueries), false);
+  {
+    const Products products(kernel_);
+    for (std::int64_t tile = chunk_.tile_begin; tile < chunk_.tile_end; tile += kBlockTiles) {
+      run_block(tile, std::min(kBlockTiles, chunk_.tile_end - tile));
     }
-    if (call_.dq_sums != nullptr) continue;
+  }
+  if (call_.dq.data != nullptr) write_dq();
+}
+
+/// Zeros where no key was seen. Sums that others add to are theirs to finish.
+void BackwardUnit::write_dq() {
+  const bool own = call_.dq_sums == nullptr;
+  const float factor = own ? dq_factor(call_, chunk_.sequence, chunk_.head_kv) : 1.0f;
+  for (std::int64_t h = chunk_.head_begin; h < chunk_.head_end; ++h) {
+    for (std::int64_t row = 0; row < sequence_.seqlen_q; row += kTileQueries) {
+      const std::int64_t count = std::min(kTileQueries, sequence_.seqlen_q - row) * panel_dim_;
+      float* const dq = dq_at(h, row);
+      if (!s_.has_dq[index_of(h, row)]) {
+        std::fill_n(dq, count, 0.0f);
+      } else if (own) {
+        scale_values(dq, factor, count);
+      }
+    }
+    if (!own) continue;
     write_rows(call_.dq, {chunk_.sequence, chunk_.head_kv * heads_ + h}, 0, sequence_.seqlen_q,
                dq_at(h, 0), panel_dim_);
   }
@@ -65,34 +109,47 @@ void BackwardUnit::run() {
 
 /// The queries once for all key tiles of the block, so that keys and their sums stay in the cache.
 void BackwardUnit::run_block(std::int64_t first_tile, std::int64_t tiles) {
-  const bool last = first_tile + tiles == chunk_.tile_end;
-  KeyRange seeing[kBlockTiles];
-  for (std::int64_t i = 0; i < tiles; ++i) {
-    const std::int64_t tile = first_tile + i, key0 = first_key(tile);
-    read_keys(s_.keys[i], tile);
-    const KeyRange rows = seeing_rows(call_.problem.mask, sequence_.seqlen_q, sequence_.seqlen_k,
-                                      key0, key0 + real_keys(tile));
-    seeing[i] = {rows.begin / kTileQueries * kTileQueries, rows.end};
-  }
-  for (std::int64_t h = 0; h < heads_; ++h) {
+  for (std::int64_t i = 0; i < tiles; ++i) read_keys(i, first_tile + i);
+  for (std::int64_t h = chunk_.head_begin; h < chunk_.head_end; ++h) {
     for (Keys& keys : s_.keys) keys.rounding.begin_keys();
-    for (std::int64_t row = 0; row < sequence_.seqlen_q; row += kTileQueries) {
-      for (std::int64_t i = 0; i < tiles; ++i) {
-        if (row < seeing[i].begin || row >= seeing[i].end) continue;
-        run_tile(s_.keys[i], first_tile + i, h, row);
-      }
-      if (last && call_.dq.data != nullptr) finish_dq(h, row);
+    for (std::int64_t row = 0; row < sequence_.seqlen_q; row += kSpanQueries) {
+      run_span(tiles, h, row);
     }
   }
-  for (std::int64_t i = 0; i < tiles; ++i) write_keys(s_.keys[i], first_tile + i);
+  for (std::int64_t i = 0; i < tiles; ++i) write_keys(s_.keys[i]);
 }
 
-std::int64_t BackwardUnit::real_keys(std::int64_t tile) const {
-  return std::min(kTileKeys, sequence_.seqlen_k - first_key(tile));
+void BackwardUnit::run_span(std::int64_t tiles, std::int64_t h, std::int64_t row) {
+  const std::int64_t end = std::min(row + kSpanQueries, sequence_.seqlen_q);
+  for (std::int64_t i = 0; i < tiles; ++i) {
+    Keys& keys = s_.keys[i];
+    for (std::int64_t at = row; at < end; at += kTileQueries) {
+      if (keys.seen_from(at)) run_tile(i, h, at, at - row);
+    }
+    add_to_keys(keys, h, row);
+  }
+  if (call_.dq.data == nullptr) return;
+  for (std::int64_t at = row; at < end; at += kTileQueries) {
+    // Runs of key tiles that the queries see.
+    for (std::int64_t i = 0, last = 0; i < tiles; i = last + 1) {
+      for (last = i; last < tiles && s_.keys[last].seen_from(at);) ++last;
+      if (last > i) add_to_queries(i, last - i, h, at, at - row);
+    }
+  }
 }
 
-void BackwardUnit::read_keys(Keys& keys, std::int64_t tile) {
-  const std::int64_t key0 = first_key(tile), count = round_up(real_keys(tile), kScaleBlock);
+bool BackwardUnit::sees(std::int64_t query, std::int64_t key) const {
+  const KeyRange keys =
+      visible_keys(call_.problem.mask, sequence_.seqlen_q, sequence_.seqlen_k, query);
+  return keys.begin <= key && key < keys.end;
+}
+
+void BackwardUnit::read_keys(std::int64_t index, std::int64_t tile) {
+  Keys& keys = s_.keys[index];
+  const std::int64_t key0 = tile * kTileKeys;
+  keys.first = key0;
+  keys.real = std::min(kTileKeys, sequence_.seqlen_k - key0);
+  const std::int64_t count = keys.count = round_up(keys.real, kScaleBlock);
   k_s_.read(key0, count, dim_, keys.k_rows.data(), dim_);
   v_p_.read(key0, count, dim_, keys.v_rows.data(), dim_);
   k_q_.read(key0, count, panel_dim_, s_.rows.data(), panel_dim_);
@@ -100,26 +157,35 @@ void BackwardUnit::read_keys(Keys& keys, std::int64_t tile) {
   if (hides_keys(call_.problem.mask)) {
     keys.non_finite.take(s_.rows.data(), count, dim_, panel_dim_);
   }
-  pack_rows(kernel_, s_.rows.data(), panel_dim_, count, panel_dim_, keys.k_panels.data());
+  pack_rows(kernel_, s_.rows.data(), panel_dim_, count, panel_dim_,
+            s_.k_panels.data() + index * kTileKeys * kPanel, kBlockKeys * kPanel);
   const bool folds = folds_ds(call_.arithmetic);
   for (std::int64_t j = 0; j < count; ++j) {
     keys.exponent[j] = folds && key0 + j < sequence_.seqlen_k ? k_q_.exponent(key0 + j) : 0;
   }
+  keys.exponent_top = *std::max_element(keys.exponent.data(), keys.exponent.data() + count);
   std::fill_n(keys.dk.data(), count * panel_dim_, 0.0f);
   std::fill_n(keys.dv.data(), count * panel_dim_, 0.0f);
+  const KeyRange rows = seeing_rows(call_.problem.mask, sequence_.seqlen_q, sequence_.seqlen_k,
+                                    key0, key0 + keys.real);
+  keys.seen_by = {rows.begin / kTileQueries * kTileQueries, rows.end};
 }
 
-void BackwardUnit::write_keys(Keys& keys, std::int64_t tile) {
-  const std::int64_t real = real_keys(tile);
-  const auto scale_and_write = [&](const Target& target, float* sums, float factor, int exponent) {
+void BackwardUnit::write_keys(Keys& keys) {
+  const auto write = [&](const Target& target, float* sums, KeyGradient which, float factor) {
     if (target.data == nullptr) return;
-    const float scale = folded(factor, exponent);
-    for (std::int64_t i = 0; i < real * panel_dim_; ++i) sums[i] *= scale;
-    write_rows(target, {chunk_.sequence, chunk_.head_kv}, first_key(tile), real, sums, panel_dim_);
+    const std::int64_t count = keys.real * panel_dim_;
+    if (call_.key_sums != nullptr) {
+      std::copy_n(
+          sums, count,
+          key_sums_at(call_, which, chunk_.group, chunk_.head_kv, sequence_.k_begin + keys.first));
+      return;
+    }
+    scale_values(sums, factor, count);
+    write_rows(target, {chunk_.sequence, chunk_.head_kv}, keys.first, keys.real, sums, panel_dim_);
   };
-  scale_and_write(call_.dk, keys.dk.data(), static_cast<float>(call_.problem.scale()),
-                  q_.q_anchor());
-  scale_and_write(call_.dv, keys.dv.data(), 1.0f, q_.dout_anchor());
+  write(call_.dk, keys.dk.data(), KeyGradient::kDk, dk_factor(call_, q_));
+  write(call_.dv, keys.dv.data(), KeyGradient::kDv, dv_factor(q_));
 }
 
 /// Visible queries of each key in the tile of kTileQueries rows from `row`.
@@ -142,113 +208,137 @@ void BackwardUnit::mask_keys(std::int64_t row, std::int64_t key0, std::int64_t k
   }
 }
 
-void BackwardUnit::run_tile(Keys& keys, std::int64_t tile, std::int64_t h, std::int64_t row) {
-  const std::int64_t count = round_up(real_keys(tile), kScaleBlock);
-  mask_keys(row, first_key(tile), count);
+/// P^T and dS^T of one key tile and 64 queries, rounded.
+void BackwardUnit::run_tile(std::int64_t index, std::int64_t h, std::int64_t row,
+                            std::int64_t span_row) {
+  Keys& keys = s_.keys[index];
+  mask_keys(row, keys.first, keys.count);
   const std::int64_t at = q_.at(h, row);
-  const auto transposed_scores = [&](Buffer<std::uint16_t>& a, const std::uint16_t* columns,
-                                     Buffer<float>& c) {
+  const std::int64_t step = call_.arithmetic.hopper ? kPartKeys : kScaleBlock;
+  for (std::int64_t first = 0; first < keys.count; first += step) {
+    const std::int64_t count = std::min(step, keys.count - first);
+    make_scores(keys, first, count, h, row);
+    const std::int64_t to = first * kSpanQueries + span_row;
+    if (call_.dv.data != nullptr) round_p(count, at, s_.p.data() + to);
+    if (call_.dk.data == nullptr && call_.dq.data == nullptr) continue;
+    round_ds(keys, first, count, at, s_.ds.data() + to);
+    if (call_.dq.data == nullptr) continue;
+    kernel_.transpose_pairs(s_.ds_pairs.data(), 2 * kTileQueries,
+                            s_.ds_rows.data() + span_row * kBlockKeys + index * kTileKeys + first,
+                            kBlockKeys, count / 2, kTileQueries);
+  }
+}
+
+/// s_.s: P'^T, s_.dp: dS^T of `count` keys from key `first` of the tile on.
+void BackwardUnit::make_scores(Keys& keys, std::int64_t first, std::int64_t count, std::int64_t h,
+                               std::int64_t row) {
+  const std::int64_t at = q_.at(h, row);
+  const auto transposed = [&](Buffer<std::uint16_t>& a, const std::uint16_t* columns, float* c) {
     kernel_.product({.m = count,
                      .n = kTileQueries,
                      .k = dim_,
-                     .a = a.data(),
+                     .a = a.data() + first * dim_,
                      .a_row = dim_,
                      .b = columns + at * dim_,
                      .b_panel = dim_ * kPanel,
-                     .c = c.data(),
+                     .c = c,
                      .ldc = kTileQueries});
   };
-  transposed_scores(keys.k_rows, q_.q_columns, s_.s);
-  transposed_scores(keys.v_rows, q_.dout_columns, s_.dp);
+  transposed(keys.k_rows, q_.q_columns, s_.s.data());
+  transposed(keys.v_rows, q_.dout_columns, s_.dp.data());
   const bool folds = call_.arithmetic.hopper && !call_.arithmetic.bf16;
   kernel_.scores({.rows = count,
                   .cols = kTileQueries,
                   .s = s_.s.data(),
                   .dp = s_.dp.data(),
-                  .begin = s_.begin.data(),
-                  .end = s_.end.data(),
+                  .begin = s_.begin.data() + first,
+                  .end = s_.end.data() + first,
                   .s_mult = q_.s_mult[h],
                   .dp_mult = q_.dp_mult[h],
                   .bias = q_.bias + at,
                   .delta = q_.delta + at,
                   .unfold = folds ? q_.unfold + at : nullptr});
-  const auto index = static_cast<std::size_t>(at / kTileQueries);
-  if (call_.dv.data != nullptr) {
-    round_p(at, count);
-    add_to_keys(at, count, s_.p, q_.dout_rows, q_.dout_non_finite[index], keys.dv.data());
-  }
-  if (call_.dk.data == nullptr && call_.dq.data == nullptr) return;
-  round_ds(keys, at, count);
-  if (call_.dk.data != nullptr) {
-    add_to_keys(at, count, s_.ds, q_.q_rows, q_.q_non_finite[index], keys.dk.data());
-  }
-  if (call_.dq.data != nullptr) add_to_queries(keys, count, h, row);
 }
 
-/// sums [count, panel_dim] += weights [count, kTileQueries] times the queries' operand.
-void BackwardUnit::add_to_keys(std::int64_t at, std::int64_t count, Buffer<std::uint16_t>& weights,
-                               const std::uint16_t* operand, const NonFinite& non_finite,
-                               float* sums) {
-  kernel_.product({.m = count,
-                   .n = panel_dim_,
-                   .k = kTileQueries,
-                   .a = weights.data(),
-                   .a_row = kTileQueries,
-                   .b = operand + at * panel_dim_,
-                   .b_panel = kTileQueries * kPanel,
-                   .c = sums,
-                   .ldc = panel_dim_,
-                   .accumulate = true});
-  non_finite.add(
-      sums, panel_dim_, count,
-      [&](std::int64_t key, std::int64_t query) { return sees(query, key); },
-      [&](std::int64_t key, std::int64_t query) {
-        return mx::decode_bf16(weights[key * kTileQueries + query]);
-      });
+/// dV and dK of a key tile take the span's queries that see it.
+void BackwardUnit::add_to_keys(Keys& keys, std::int64_t h, std::int64_t row) {
+  const KeyRange span = within(keys.seen_by, row, kSpanQueries);
+  if (span.empty()) return;
+  const auto add = [&](std::uint16_t* weights, const std::uint16_t* operand,
+                       const std::vector<NonFinite>& non_finite, float* sums) {
+    kernel_.product({.m = keys.count,
+                     .n = panel_dim_,
+                     .k = round_up(span.end, kTileQueries) - span.begin,
+                     .a = weights + span.begin,
+                     .a_row = kSpanQueries,
+                     .b = q_.over_rows(operand, h, row + span.begin),
+                     .b_panel = q_.panel_elems(),
+                     .c = sums,
+                     .ldc = panel_dim_,
+                     .accumulate = true});
+    for (std::int64_t at = span.begin; at < span.end; at += kTileQueries) {
+      non_finite[index_of(h, row + at)].add(
+          sums, panel_dim_, keys.count,
+          [&](std::int64_t key, std::int64_t query) {
+            return sees(row + at + query, keys.first + key);
+          },
+          [&](std::int64_t key, std::int64_t query) {
+            return mx::decode_bf16(weights[key * kSpanQueries + at + query]);
+          });
+    }
+  };
+  if (call_.dv.data != nullptr) {
+    add(s_.p.data(), q_.dout_rows, q_.dout_non_finite, keys.dv.data());
+  }
+  if (call_.dk.data != nullptr) add(s_.ds.data(), q_.q_rows, q_.q_non_finite, keys.dk.data());
 }
 
 float* BackwardUnit::dq_at(std::int64_t h, std::int64_t row) {
   if (call_.dq_sums == nullptr) {
-    return s_.dq.data() + (h * sequence_.seqlen_q + row) * panel_dim_;
+    return dq_.data() + ((h - chunk_.head_begin) * sequence_.seqlen_q + row) * panel_dim_;
   }
   const std::int64_t head = chunk_.index * call_.problem.num_heads + chunk_.head_kv * heads_ + h;
   const std::int64_t first = head * call_.problem.rows_o() + sequence_.o_begin;
   return call_.dq_sums + (first + row) * panel_dim_;
 }
 
-void BackwardUnit::add_to_queries(Keys& keys, std::int64_t count, std::int64_t h,
-                                  std::int64_t row) {
+/// dQ of a tile of queries takes key tiles [first, first + tiles) of the block.
+void BackwardUnit::add_to_queries(std::int64_t first, std::int64_t tiles, std::int64_t h,
+                                  std::int64_t row, std::int64_t span_row) {
   const std::int64_t queries = std::min(kTileQueries, sequence_.seqlen_q - row);
-  const auto index = static_cast<std::size_t>(q_.at(h, row) / kTileQueries);
   float* const dq = dq_at(h, row);
+  const std::uint16_t* const weights = s_.ds_rows.data() + span_row * kBlockKeys;
+  const std::int64_t keys = (tiles - 1) * kTileKeys + s_.keys[first + tiles - 1].count;
   kernel_.product({.m = queries,
                    .n = panel_dim_,
-                   .k = count,
-                   .a = s_.ds_pairs.data(),
-                   .a_row = 2,
-                   .a_pair = 2 * kTileQueries,
-                   .b = keys.k_panels.data(),
-                   .b_panel = count * kPanel,
+                   .k = keys,
+                   .a = weights + first * kTileKeys,
+                   .a_row = kBlockKeys,
+                   .b = s_.k_panels.data() + first * kTileKeys * kPanel,
+                   .b_panel = kBlockKeys * kPanel,
                    .c = dq,
                    .ldc = panel_dim_,
-                   .accumulate = s_.has_dq[index]});
-  s_.has_dq[index] = true;
-  keys.non_finite.add(
-      dq, panel_dim_, queries,
-      [&](std::int64_t query, std::int64_t key) { return sees(query, key); },
-      [&](std::int64_t query, std::int64_t key) {
-        const std::int64_t pair = key / 2 * kTileQueries + query;
-        return mx::decode_bf16(s_.ds_pairs[2 * pair + key % 2]);
-      });
+                   .accumulate = s_.has_dq[index_of(h, row)]});
+  s_.has_dq[index_of(h, row)] = true;
+  for (std::int64_t i = first; i < first + tiles; ++i) {
+    const Keys& tile = s_.keys[i];
+    tile.non_finite.add(
+        dq, panel_dim_, queries,
+        [&](std::int64_t query, std::int64_t key) { return sees(row + query, tile.first + key); },
+        [&](std::int64_t query, std::int64_t key) {
+          return mx::decode_bf16(weights[query * kBlockKeys + i * kTileKeys + key]);
+        });
+  }
 }
 
-void BackwardUnit::round_p(std::int64_t at, std::int64_t count) {
+void BackwardUnit::round_p(std::int64_t count, std::int64_t at, std::uint16_t* out) {
   RoundTile tile{.rows = count,
                  .cols = kTileQueries,
                  .values = s_.s.data(),
                  .ld = kTileQueries,
                  .rounding = call_.arithmetic.bf16 ? Rounding::kBf16 : Rounding::kE4M3,
-                 .out = s_.p.data()};
+                 .out = out,
+                 .out_ld = kSpanQueries};
   if (call_.arithmetic.bf16) {
     kernel_.round(tile);
   } else if (call_.arithmetic.hopper) {
@@ -260,12 +350,14 @@ void BackwardUnit::round_p(std::int64_t at, std::int64_t count) {
   }
 }
 
-void BackwardUnit::round_ds(Keys& keys, std::int64_t at, std::int64_t count) {
+void BackwardUnit::round_ds(Keys& keys, std::int64_t first, std::int64_t count, std::int64_t at,
+                            std::uint16_t* out) {
   const RoundTile tile{.rows = count,
                        .cols = kTileQueries,
                        .values = s_.dp.data(),
                        .ld = kTileQueries,
-                       .out = s_.ds.data(),
+                       .out = out,
+                       .out_ld = kSpanQueries,
                        .pairs = s_.ds_pairs.data(),
                        .pair_ld = kTileQueries};
   if (call_.arithmetic.bf16) {
@@ -273,9 +365,10 @@ void BackwardUnit::round_ds(Keys& keys, std::int64_t at, std::int64_t count) {
     whole.rounding = Rounding::kBf16;
     return kernel_.round(whole);
   }
-  const TokenExponents exponents{q_.q_exponent + at, keys.exponent.data()};
+  const TokenExponents exponents{
+      .q = q_.q_exponent + at, .k = keys.exponent.data() + first, .k_top = keys.exponent_top};
   if (call_.arithmetic.hopper) {
-    keys.rounding.round_warps(kernel_, tile, exponents, call_.arithmetic.rule);
+    keys.rounding.round_warps(kernel_, tile, first, exponents, call_.arithmetic.rule);
   } else {
     keys.rounding.round_squares(kernel_, tile, exponents,
                                 call_.arithmetic.leak_free
@@ -283,17 +376,6 @@ void BackwardUnit::round_ds(Keys& keys, std::int64_t at, std::int64_t count) {
                                     : std::nullopt,
                                 call_.arithmetic.rule);
   }
-}
-
-/// A tile of dQ's sums takes its factor, or zeros where no key was seen.
-void BackwardUnit::finish_dq(std::int64_t h, std::int64_t row) {
-  const std::int64_t count = std::min(kTileQueries, sequence_.seqlen_q - row) * panel_dim_;
-  float* const dq = dq_at(h, row);
-  if (!s_.has_dq[static_cast<std::size_t>(q_.at(h, row) / kTileQueries)]) {
-    std::fill_n(dq, count, 0.0f);
-    return;
-  }
-  for (std::int64_t i = 0; i < count; ++i) dq[i] *= dq_factor_;
 }
 
 }  // namespace mxfa::cpu

@@ -13,36 +13,57 @@
 /// The backward of one chunk of keys. Internal to attention_backward().
 namespace mxfa::cpu {
 
-inline constexpr std::int64_t kBlockTiles = 4;  ///< key tiles that pass over the queries together
+// A block is what passes over the queries together, a span what of them is worked on between two
+// additions to the block's sums: both make sums, which lie in the second cache, move less often.
+inline constexpr std::int64_t kBlockTiles = 4;
+inline constexpr std::int64_t kBlockKeys = kBlockTiles * kTileKeys;
+inline constexpr std::int64_t kSpanTiles = 2;
+inline constexpr std::int64_t kSpanQueries = kSpanTiles * kTileQueries;
+/// Keys whose scores and dP stay in the first cache, from their products until they are rounded.
+/// Those that share a scale: so many in Hopper's recipe, kScaleBlock in the others.
+inline constexpr std::int64_t kPartKeys = DsRounding::kDqKeys;
 
-/// Key tiles [tile_begin, tile_end) of one (sequence, kv head).
+/// Key tiles [tile_begin, tile_end) of one (sequence, kv head), and some of its query heads.
 struct KeyChunk {
   std::int64_t sequence = 0;
   std::int64_t head_kv = 0;
   std::int64_t index = 0;  ///< of the chunk
   std::int64_t tile_begin = 0;
   std::int64_t tile_end = 0;
+  std::int64_t group = 0;
+  std::int64_t head_begin = 0;  ///< of the group's query heads, counted from the kv head's first
+  std::int64_t head_end = 0;
+
+  bool empty() const { return tile_begin == tile_end; }
 };
 
 struct BackwardScratch {
-  /// A key tile: operands, sums, masks, and how its dS is rounded.
+  /// A key tile: operands, sums, and how its dS is rounded.
   struct Keys {
-    Buffer<std::uint16_t> k_rows, v_rows, k_panels;
+    std::int64_t first = 0;            ///< in its sequence
+    std::int64_t real = 0;             ///< keys that exist
+    std::int64_t count = 0;            ///< padded to whole scale blocks
+    attention::KeyRange seen_by = {};  ///< query rows, begin rounded down to whole tiles
+    Buffer<std::uint16_t> k_rows, v_rows;
     Buffer<float> dk, dv;
     Buffer<int> exponent;
+    int exponent_top = 0;
     NonFinite non_finite;
     DsRounding rounding;
 
     void reserve(std::int64_t dim, std::int64_t panel_dim);
+    bool seen_from(std::int64_t row) const { return seen_by.begin <= row && row < seen_by.end; }
   };
   Keys keys[kBlockTiles];
-  Buffer<std::uint16_t> rows;             ///< before packing
-  Buffer<std::uint16_t> p, ds, ds_pairs;  ///< P^T and dS^T of a tile, rounded
-  Buffer<float> s, dp, ones;
+  Buffer<std::uint16_t> k_panels;  ///< k = the block's keys
+  Buffer<std::uint16_t> rows;      ///< before packing
+  Buffer<std::uint16_t> p, ds;     ///< of a key tile: P^T and dS^T [kTileKeys, kSpanQueries]
+  Buffer<std::uint16_t> ds_pairs;  ///< of a part: [kPartKeys / 2][kTileQueries][2]
+  Buffer<std::uint16_t> ds_rows;   ///< dS [kSpanQueries, kBlockKeys]
+  Buffer<float> s, dp;             ///< of a part [kPartKeys, kTileQueries]
+  Buffer<float> ones;
   Buffer<std::int32_t> begin, end;
-  Buffer<std::byte> queries;  ///< of units that prepare their own
-  Buffer<float> dq;           ///< of units that write it themselves
-  std::vector<bool> has_dq;   ///< of each tile of queries: some key tile has added to it
+  std::vector<bool> has_dq;  ///< of each tile of queries: some key tile has added to it
 
   void reserve(std::int64_t dim, std::int64_t panel_dim);
 };
@@ -58,23 +79,25 @@ class BackwardUnit {
 
   /// Columns of dQ's sums of query head h from row `row` on.
   float* dq_at(std::int64_t h, std::int64_t row);
-  void read_keys(Keys& keys, std::int64_t tile);
+  void read_keys(std::int64_t index, std::int64_t tile);
   void run_block(std::int64_t first_tile, std::int64_t tiles);
-  void write_keys(Keys& keys, std::int64_t tile);
+  void run_span(std::int64_t tiles, std::int64_t h, std::int64_t row);
+  void write_keys(Keys& keys);
   void mask_keys(std::int64_t row, std::int64_t key0, std::int64_t keys);
-  void run_tile(Keys& keys, std::int64_t tile, std::int64_t h, std::int64_t row);
-  void add_to_keys(std::int64_t at, std::int64_t count, Buffer<std::uint16_t>& weights,
-                   const std::uint16_t* operand, const NonFinite& non_finite, float* sums);
-  void add_to_queries(Keys& keys, std::int64_t count, std::int64_t h, std::int64_t row);
-  void round_p(std::int64_t at, std::int64_t count);
-  void round_ds(Keys& keys, std::int64_t at, std::int64_t count);
-  void finish_dq(std::int64_t h, std::int64_t row);
+  void run_tile(std::int64_t index, std::int64_t h, std::int64_t row, std::int64_t span_row);
+  void make_scores(Keys& keys, std::int64_t first, std::int64_t count, std::int64_t h,
+                   std::int64_t row);
+  void add_to_keys(Keys& keys, std::int64_t h, std::int64_t row);
+  void add_to_queries(std::int64_t first, std::int64_t tiles, std::int64_t h, std::int64_t row,
+                      std::int64_t span_row);
+  void round_p(std::int64_t count, std::int64_t at, std::uint16_t* out);
+  void round_ds(Keys& keys, std::int64_t first, std::int64_t count, std::int64_t at,
+                std::uint16_t* out);
+  void write_dq();
 
-  std::int64_t first_key(std::int64_t tile) const { return tile * kTileKeys; }
-  /// Keys of a tile that exist.
-  std::int64_t real_keys(std::int64_t tile) const;
-  bool sees(std::int64_t query, std::int64_t key) {
-    return s_.begin[key] <= query && query < s_.end[key];
+  bool sees(std::int64_t query, std::int64_t key) const;
+  std::size_t index_of(std::int64_t h, std::int64_t row) const {
+    return static_cast<std::size_t>(q_.at(h, row) / kTileQueries);
   }
 
   const BackwardCall& call_;
@@ -87,7 +110,17 @@ class BackwardUnit {
   std::int64_t heads_;  ///< query heads of the kv head
   std::int64_t dim_;
   std::int64_t panel_dim_;
-  float dq_factor_;
+  Buffer<float> dq_;  ///< where the unit writes dq itself
 };
+
+/// By what sums grow in the end.
+float dq_factor(const BackwardCall& call, std::int64_t sequence, std::int64_t head_kv);
+float dk_factor(const BackwardCall& call, const BackwardQueries& queries);
+float dv_factor(const BackwardQueries& queries);
+
+/// FP32 [2][groups][num_heads_kv][total_k][panel_dim]: a token's row of it.
+enum class KeyGradient : std::uint8_t { kDk, kDv };
+float* key_sums_at(const BackwardCall& call, KeyGradient which, std::int64_t group,
+                   std::int64_t head_kv, std::int64_t token);
 
 }  // namespace mxfa::cpu

@@ -2,37 +2,43 @@
 #include <span>
 #include <vector>
 
+#include "core/simd_clones.h"
 #include "cpu/attention.h"
 #include "cpu/attention_backward.h"
 
 namespace mxfa::cpu {
 namespace {
 
-/// Tiles of chunk `index` of `chunks`.
+constexpr std::int64_t kWantedUnits = 32;  // enough for the cores of one socket
+
+/// Where chunk `index` of `chunks` begins: the last two are half as long as the others, so that
+/// threads end together.
+std::int64_t chunk_begin(std::int64_t tiles, std::int64_t index, std::int64_t chunks) {
+  if (chunks == 1) return index * tiles;
+  return std::min(2 * index, index + chunks - 2) * tiles / (2 * chunks - 2);
+}
 KeyChunk make_chunk(const attention::Sequence& sequence, std::int64_t index, std::int64_t chunks) {
   const std::int64_t tiles = mx::ceil_div(sequence.seqlen_k, kTileKeys);
   return {.index = index,
-          .tile_begin = index * tiles / chunks,
-          .tile_end = (index + 1) * tiles / chunks};
+          .tile_begin = chunk_begin(tiles, index, chunks),
+          .tile_end = chunk_begin(tiles, index + 1, chunks)};
 }
 
 /// One chunk always remains, so that its dQ and empty sequences are written.
-bool is_empty(const KeyChunk& chunk) { return chunk.tile_begin == chunk.tile_end; }
-
 std::vector<KeyChunk> make_chunks(const attention::AttentionProblem& problem) {
-  const std::int64_t chunks = key_chunks(problem);
+  const std::int64_t chunks = key_chunks(problem), groups = key_groups(problem);
   std::vector<KeyChunk> result;
-  std::vector<std::int64_t> cost;
   for (std::int64_t sequence = 0; sequence < problem.batch; ++sequence) {
     const attention::Sequence lengths = problem.seqlens().at(sequence);
-    for (std::int64_t head = 0; head < problem.num_heads_kv; ++head) {
-      for (std::int64_t index = 0; index < chunks; ++index) {
-        KeyChunk chunk = make_chunk(lengths, index, chunks);
-        if (is_empty(chunk) && chunks > 1) continue;
-        chunk.sequence = sequence;
-        chunk.head_kv = head;
-        result.push_back(chunk);
-      }
+    for (std::int64_t i = 0; i < problem.num_heads_kv * chunks * groups; ++i) {
+      KeyChunk chunk = make_chunk(lengths, i % chunks, chunks);
+      if (chunk.empty() && chunks > 1) continue;
+      chunk.sequence = sequence;
+      chunk.head_kv = i / chunks / groups;
+      chunk.group = i / chunks % groups;
+      chunk.head_begin = chunk.group * problem.heads_per_kv() / groups;
+      chunk.head_end = (chunk.group + 1) * problem.heads_per_kv() / groups;
+      result.push_back(chunk);
     }
   }
   // Longest first, so that threads end together; no result depends on the order.
@@ -44,11 +50,15 @@ std::vector<KeyChunk> make_chunks(const attention::AttentionProblem& problem) {
   return result;
 }
 
+bool shares_queries(const attention::AttentionProblem& problem) {
+  return key_chunks(problem) * key_groups(problem) > 1;
+}
+
 /// Of each (sequence, kv head) where several chunks read them; empty where one does.
 std::vector<BackwardQueries> share_queries(const BackwardCall& call) {
   const attention::AttentionProblem& problem = call.problem;
   std::vector<BackwardQueries> shared;
-  if (key_chunks(problem) == 1) return shared;
+  if (!shares_queries(problem)) return shared;
   struct Part {
     std::int64_t pair, h, row, rows;
   };
@@ -94,11 +104,23 @@ void clear_delta(const BackwardCall& call) {
   }
 }
 
+/// sums += values * factor, rounded twice.
+MXFA_SIMD_CLONES void add_scaled(const float* values, float factor, float* sums,
+                                 std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) sums[i] += values[i] * factor;
+}
+
 /// Adds the chunks' dQ, and the batch's where q is broadcast, in ascending order.
 class DqSum {
  public:
   explicit DqSum(const BackwardCall& call)
-      : call_(call), problem_(call.problem), chunks_(key_chunks(call.problem)) {}
+      : call_(call), problem_(call.problem), chunks_(key_chunks(call.problem)) {
+    factors_.resize(static_cast<std::size_t>(problem_.batch * problem_.num_heads_kv));
+    for (std::int64_t i = 0; i < std::ssize(factors_); ++i) {
+      factors_[static_cast<std::size_t>(i)] =
+          dq_factor(call_, i / problem_.num_heads_kv, i % problem_.num_heads_kv);
+    }
+  }
 
   void run() {
     constexpr std::int64_t kRows = kScaleBlock;
@@ -146,13 +168,15 @@ class DqSum {
            std::vector<float>& sums) const {
     const std::int64_t dim = problem_.head_dim, ld = round_up(dim, kPanel);
     const attention::Sequence sequence = problem_.seqlens().at(s);
+    const float factor = factors_[static_cast<std::size_t>(s * problem_.num_heads_kv +
+                                                           head / problem_.heads_per_kv())];
     for (std::int64_t index = 0; index < chunks_; ++index) {
-      if (is_empty(make_chunk(sequence, index, chunks_)) && chunks_ > 1) continue;
+      if (make_chunk(sequence, index, chunks_).empty() && chunks_ > 1) continue;
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t plane = index * problem_.num_heads + head;
         const std::int64_t at = plane * problem_.rows_o() + sequence.o_begin + row + r;
         const float* from = call_.dq_sums + at * ld;
-        for (std::int64_t c = 0; c < dim; ++c) sums[r * dim + c] += from[c];
+        add_scaled(from, factor, sums.data() + r * dim, dim);
       }
     }
   }
@@ -160,22 +184,72 @@ class DqSum {
   const BackwardCall& call_;
   const attention::AttentionProblem& problem_;
   std::int64_t chunks_;
+  std::vector<float> factors_;  ///< [batch, num_heads_kv]
 };
+
+/// Adds the groups' dK and dV in ascending order.
+void sum_key_gradients(const BackwardCall& call, const std::vector<BackwardQueries>& queries) {
+  const attention::AttentionProblem& problem = call.problem;
+  const std::int64_t groups = key_groups(problem), ld = round_up(problem.head_dim, kPanel);
+  struct Part {
+    std::int64_t sequence, head_kv, row;
+  };
+  std::vector<Part> parts;
+  for (std::int64_t sequence = 0; sequence < problem.batch; ++sequence) {
+    const std::int64_t seqlen = problem.seqlens().at(sequence).seqlen_k;
+    for (std::int64_t head = 0; head < problem.num_heads_kv; ++head) {
+      for (std::int64_t row = 0; row < seqlen; row += kTileKeys) {
+        parts.push_back({sequence, head, row});
+      }
+    }
+  }
+  core::parallel_for(std::ssize(parts), [&](std::int64_t i) {
+    const Part& part = parts[static_cast<std::size_t>(i)];
+    const attention::Sequence sequence = problem.seqlens().at(part.sequence);
+    const std::int64_t rows = std::min(kTileKeys, sequence.seqlen_k - part.row);
+    const BackwardQueries& from =
+        queries[static_cast<std::size_t>(part.sequence * problem.num_heads_kv + part.head_kv)];
+    const auto add = [&](const Target& target, KeyGradient which, float factor) {
+      if (target.data == nullptr) return;
+      const auto group_rows = [&](std::int64_t group) {
+        return key_sums_at(call, which, group, part.head_kv, sequence.k_begin + part.row);
+      };
+      float* const sums = group_rows(0);
+      for (std::int64_t group = 1; group < groups; ++group) {
+        add_scaled(group_rows(group), 1.0f, sums, rows * ld);
+      }
+      for (std::int64_t c = 0; c < rows * ld; ++c) sums[c] *= factor;
+      write_rows(target, {part.sequence, part.head_kv}, part.row, rows, sums, ld);
+    };
+    add(call.dk, KeyGradient::kDk, dk_factor(call, from));
+    add(call.dv, KeyGradient::kDv, dv_factor(from));
+  });
+}
 
 }  // namespace
 
+std::int64_t key_groups(const attention::AttentionProblem& problem) {
+  const std::int64_t heads = problem.heads_per_kv();
+  std::int64_t groups = 1;
+  while (groups < heads &&
+         (heads % groups != 0 || problem.batch * problem.num_heads_kv * groups < kWantedUnits)) {
+    ++groups;
+  }
+  return groups;
+}
+
 std::int64_t key_chunks(const attention::AttentionProblem& problem) {
-  constexpr std::int64_t kWantedUnits = 32;  // enough for the cores of one socket
-  constexpr std::int64_t kMostChunks = 8;    // bounds the scratch of dQ's sums
-  constexpr std::int64_t kLeastTiles = 2;    // of a chunk: each reads all queries
+  constexpr std::int64_t kMostChunks = 8;  // bounds the scratch of dQ's sums
+  constexpr std::int64_t kLeastTiles = 2;  // of a chunk: each reads all queries
   std::int64_t longest = 0;
   for (std::int64_t s = 0; s < problem.batch; ++s) {
     longest = std::max(longest, problem.seqlens().at(s).seqlen_k);
   }
-  const std::int64_t units = std::max<std::int64_t>(1, problem.batch * problem.num_heads_kv);
+  const std::int64_t units =
+      std::max<std::int64_t>(1, problem.batch * problem.num_heads_kv * key_groups(problem));
   const std::int64_t most = std::min(kMostChunks, mx::ceil_div(longest, kLeastTiles * kTileKeys));
-  return std::clamp<std::int64_t>(mx::ceil_div(kWantedUnits, units), 1,
-                                  std::max<std::int64_t>(most, 1));
+  const std::int64_t wanted = mx::ceil_div(kWantedUnits, units);
+  return std::clamp<std::int64_t>(wanted > 1 ? wanted + 1 : 1, 1, std::max<std::int64_t>(most, 1));
 }
 
 std::int64_t dq_sums_elems(const attention::AttentionProblem& problem) {
@@ -184,8 +258,16 @@ std::int64_t dq_sums_elems(const attention::AttentionProblem& problem) {
   return chunks * problem.num_heads * problem.rows_o() * round_up(problem.head_dim, kPanel);
 }
 
+std::int64_t key_sums_elems(const attention::AttentionProblem& problem) {
+  const std::int64_t groups = key_groups(problem);
+  if (groups == 1) return 0;
+  constexpr std::int64_t kGradients = 2;
+  return kGradients * groups * problem.num_heads_kv * problem.total_k *
+         round_up(problem.head_dim, kPanel);
+}
+
 std::int64_t shared_query_bytes(const attention::AttentionProblem& problem) {
-  if (key_chunks(problem) == 1) return 0;
+  if (!shares_queries(problem)) return 0;
   std::int64_t bytes = 0;
   for (std::int64_t s = 0; s < problem.batch; ++s) {
     bytes += BackwardQueries::bytes(problem, problem.seqlens().at(s).seqlen_q);
@@ -205,11 +287,14 @@ void attention_backward(const BackwardCall& call) {
     }
     const std::int64_t bytes =
         BackwardQueries::bytes(call.problem, call.problem.seqlens().at(chunk.sequence).seqlen_q);
+    // Not of the kept scratch: it grows with the sequence.
+    Buffer<std::byte> memory(bytes);
     BackwardQueries own(call, chunk.sequence, chunk.head_kv,
-                        {scratch.queries.reserve(bytes), static_cast<std::size_t>(bytes)});
+                        {memory.data(), static_cast<std::size_t>(bytes)});
     own.prepare();
     BackwardUnit(call, chunk, own, scratch).run();
   });
+  if (call.key_sums != nullptr) sum_key_gradients(call, shared);
   // Of a broadcast q even where no sequence adds to it.
   const bool has_sums = call.dq_sums != nullptr || call.problem.broadcast_q;
   if (has_sums && call.dq.data != nullptr) DqSum(call).run();

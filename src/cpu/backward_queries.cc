@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/arena.h"
+#include "core/simd_clones.h"
 #include "cpu/attention_tiles.h"
 #include "cpu/units.h"
 #include "mx/row_sum.h"
@@ -13,6 +14,24 @@ namespace mxfa::cpu {
 namespace {
 
 using attention::KeyRange;
+
+/// mx::row_sum::row_delta() without a shift, in its order: columns of a lane are adjacent.
+MXFA_SIMD_CLONES float delta_of(const float* __restrict dout, const float* __restrict o,
+                                std::int64_t dim) {
+  using mx::row_sum::kLanes, mx::row_sum::kVector;
+  static_assert(attention::kNativeHeadDims[1] <= kLanes * kVector);
+  double lanes[kLanes] = {};
+  for (int i = 0; i < kVector; ++i) {
+    for (std::int64_t lane = 0; lane < dim / kVector; ++lane) {
+      const std::int64_t column = lane * kVector + i;
+      lanes[lane] += double{dout[column]} * double{o[column]};
+    }
+  }
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    for (int lane = 0; lane < distance; ++lane) lanes[lane] += lanes[lane + distance];
+  }
+  return static_cast<float>(lanes[0]);
+}
 
 struct Layout {
   std::int64_t heads, rows, dim, panel_dim;
@@ -88,7 +107,7 @@ void BackwardQueries::prepare_rows(std::int64_t h, std::int64_t first, std::int6
   Buffer<std::uint16_t> plain(kTileQueries * panel_dim_);
   /// One tile in both forms, which are two operands where their dtypes or anchors differ.
   const auto pack = [&](const Operand& a, HeadRows& as_columns, const Operand& b, HeadRows& as_rows,
-                        std::int64_t row, std::uint16_t* columns, std::uint16_t* rows,
+                        std::int64_t row, std::uint16_t* columns, std::uint16_t* panels,
                         NonFinite& non_finite) {
     as_columns.read(row, kTileQueries, panel_dim_, plain.data(), panel_dim_);
     pack_columns(kernel, plain.data(), panel_dim_, kTileQueries, dim_, columns);
@@ -99,15 +118,15 @@ void BackwardQueries::prepare_rows(std::int64_t h, std::int64_t first, std::int6
     if (hides_keys(call_.problem.mask)) {
       non_finite.take(plain.data(), kTileQueries, dim_, panel_dim_);
     }
-    pack_rows(kernel, plain.data(), panel_dim_, kTileQueries, panel_dim_, rows);
+    pack_rows(kernel, plain.data(), panel_dim_, kTileQueries, panel_dim_,
+              panels + h * rows_ * panel_dim_ + row * kPanel, panel_elems());
   };
   for (std::int64_t row = first; row < first + count; row += kTileQueries) {
     const std::int64_t to = at(h, row);
     const auto tile = static_cast<std::size_t>(to / kTileQueries);
-    pack(call_.q_s, q_s, call_.q_k, q_k, row, q_columns + to * dim_, q_rows + to * panel_dim_,
-         q_non_finite[tile]);
-    pack(call_.dout_p, dout_p, call_.dout_v, dout_v, row, dout_columns + to * dim_,
-         dout_rows + to * panel_dim_, dout_non_finite[tile]);
+    pack(call_.q_s, q_s, call_.q_k, q_k, row, q_columns + to * dim_, q_rows, q_non_finite[tile]);
+    pack(call_.dout_p, dout_p, call_.dout_v, dout_v, row, dout_columns + to * dim_, dout_rows,
+         dout_non_finite[tile]);
   }
   std::fill_n(bias + at(h, first), count, 0.0f);
   std::fill_n(delta + at(h, first), count, 0.0f);
@@ -119,7 +138,7 @@ void BackwardQueries::prepare_rows(std::int64_t h, std::int64_t first, std::int6
     o.read_float(i, false, o_row.data());
     dout_p.read_float(i, true, dout_row.data());
     const std::int64_t to = at(h, i), row = sequence_.o_begin + i;
-    delta[to] = mx::row_sum::row_delta(dout_row.data(), o_row.data(), nullptr, dim_);
+    delta[to] = delta_of(dout_row.data(), o_row.data(), dim_);
     if (call_.delta.data != nullptr) call_.delta.at(head, row) = delta[to];
     if (has_keys(head, i)) bias[to] = -(call_.lse.at(head, row) * kLog2e);
     if (folds_ds(call_.arithmetic)) q_exponent[to] = q_k.exponent(i);

@@ -36,7 +36,14 @@ class BackwardQueries {
   int q_anchor() const { return q_anchor_; }        ///< of the group's q_k
   int dout_anchor() const { return dout_anchor_; }  ///< of the group's dout_v
 
-  // [heads, rows]: of panels of 64 queries with k = head_dim, of panels with k = 64 queries.
+  /// The operand of a product over queries [row, ...) of head h, of q_rows or dout_rows.
+  const std::uint16_t* over_rows(const std::uint16_t* panels, std::int64_t h,
+                                 std::int64_t row) const {
+    return panels + h * rows_ * panel_dim_ + row * kPanel;
+  }
+  std::int64_t panel_elems() const { return rows_ * kPanel; }  ///< from panel to panel of it
+
+  // [heads, rows]: of panels of 64 queries with k = head_dim, of panels with k = all rows.
   std::uint16_t *q_columns, *dout_columns;
   std::uint16_t *q_rows, *dout_rows;
   float *bias, *delta, *unfold;                          ///< x = s + bias; P = P' * unfold

@@ -42,10 +42,11 @@ void DsRounding::round_squares(const Kernels& kernels, const RoundTile& tile,
     fill_folds(exponents.k, tile.rows, anchors->k, kLeast, row_fold_.data(), row_unfold_.data());
   }
   square.rows = square.cols = kSquare;
+  square.saturates = rule == ScaleRule::kFloor;
   for (std::int64_t row = 0; row < tile.rows; row += kSquare) {
     for (std::int64_t col = 0; col < tile.cols; col += kSquare) {
       square.values = tile.values + row * tile.ld + col;
-      square.out = tile.out + row * tile.ld + col;
+      square.out = tile.out + row * tile.out_ld + col;
       square.pairs = tile.pairs + row * tile.pair_ld + col * 2;
       if (anchors) {
         square.row_fold = row_fold_.data() + row;
@@ -61,12 +62,13 @@ void DsRounding::round_squares(const Kernels& kernels, const RoundTile& tile,
   }
 }
 
-void DsRounding::round_warps(const Kernels& kernels, const RoundTile& tile,
+void DsRounding::round_warps(const Kernels& kernels, const RoundTile& tile, std::int64_t first,
                              TokenExponents exponents, ScaleRule rule) {
   constexpr int kLeast = -126;
   const int q_top = *std::max_element(exponents.q, exponents.q + tile.cols);
   RoundTile warp = tile;
   warp.rows = kWarpKeys;
+  warp.saturates = rule == ScaleRule::kFloor;
   warp.pairs = nullptr;
   if (fill_folds(exponents.q, tile.cols, q_top, kLeast, col_fold_.data(), col_unfold_.data())) {
     warp.col_fold = col_fold_.data();
@@ -74,22 +76,22 @@ void DsRounding::round_warps(const Kernels& kernels, const RoundTile& tile,
   }
   for (std::int64_t row = 0; row < tile.rows; row += kWarpKeys) {
     warp.values = tile.values + row * tile.ld;
-    warp.out = tile.out + row * tile.ld;
+    warp.out = tile.out + row * tile.out_ld;
     const std::uint32_t amax = kernels.magnitude(warp);
     const std::uint8_t scale = scale_of(amax, rule);
     const bool nan = scale == mx::kE8M0Nan;
-    int& exponent = warp_exponents_[static_cast<std::size_t>(row / kWarpKeys)];
+    int& exponent = warp_exponents_[static_cast<std::size_t>((first + row) / kWarpKeys)];
     if (amax > 0 && !nan) exponent = std::max(exponent, scale_exponent(scale) + q_top);
     const int shift = exponent == kNoExponent ? 0 : exponent - q_top;
     warp.inverse = nan ? std::nanf("") : power_of_two(-shift);
     warp.scale = power_of_two(shift);
     kernels.round(warp);
   }
-  const int k_top = *std::max_element(exponents.k, exponents.k + tile.rows);
   RoundTile part = tile;
   part.out = nullptr;
-  const bool folds =
-      fill_folds(exponents.k, tile.rows, k_top, kLeast, row_fold_.data(), row_unfold_.data());
+  part.saturates = rule == ScaleRule::kFloor;
+  const bool folds = fill_folds(exponents.k, tile.rows, exponents.k_top, kLeast, row_fold_.data(),
+                                row_unfold_.data());
   for (std::int64_t row = 0; row < tile.rows; row += kDqKeys) {
     part.rows = std::min(kDqKeys, tile.rows - row);
     part.values = tile.values + row * tile.ld;

@@ -7,13 +7,14 @@
 #include "cpu/kernels.h"
 #include "mxfa/types.h"
 
-/// How a tile of dS^T (keys x 64 queries) becomes FP8 payload for dK and dQ.
+/// How a part of a tile of dS^T (keys x 64 queries) becomes FP8 payload for dK and dQ.
 namespace mxfa::cpu {
 
 /// Exponents of the tile's queries and keys, for folding; -127 where a block is zero.
 struct TokenExponents {
   const int* q = nullptr;  ///< [64]
   const int* k = nullptr;  ///< [rows]
+  int k_top = 0;           ///< the largest of the key tile
 };
 /// Largest exponents of the head: what folds are relative to where a square serves both products.
 struct DsAnchors {
@@ -32,15 +33,16 @@ class DsRounding {
                      std::optional<DsAnchors> anchors, ScaleRule rule);
   /// dK's payload (tile.out): 16 keys x 64 queries, the queries' exponents folded, with an exponent
   /// that never shrinks from one query tile to the next. dQ's (tile.pairs): 64 keys x 64 queries,
-  /// the keys' exponents folded.
-  void round_warps(const Kernels& kernels, const RoundTile& tile, TokenExponents exponents,
-                   ScaleRule rule);
+  /// the keys' exponents folded. The part begins at key `first` of the tile, a multiple of 64.
+  void round_warps(const Kernels& kernels, const RoundTile& tile, std::int64_t first,
+                   TokenExponents exponents, ScaleRule rule);
+
+  static constexpr std::int64_t kDqKeys = 64;
 
  private:
   static constexpr int kNoExponent = -1000;
   static constexpr int kMostKeys = 128;
   static constexpr int kWarpKeys = 16;
-  static constexpr std::int64_t kDqKeys = 64;
 
   std::array<int, kMostKeys / kWarpKeys> warp_exponents_{};
   std::array<float, kMostKeys> row_fold_{}, row_unfold_{};

@@ -33,7 +33,7 @@ void KeyPacker::pack(std::int64_t key0, Buffer<std::uint16_t>& rows, KeyTile& ti
   }
   tile.v_non_finite.clear();
   if (hides_keys(call_.problem.mask)) tile.v_non_finite.take(plain, cols, dim_, panel_dim_);
-  pack_rows(kernel, plain, panel_dim_, cols, panel_dim_, tile.v_panels);
+  pack_rows(kernel, plain, panel_dim_, cols, panel_dim_, tile.v_panels, cols * kPanel);
 }
 
 std::int64_t shared_key_bytes(const attention::AttentionProblem& problem) {

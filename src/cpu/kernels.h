@@ -84,7 +84,7 @@ struct RoundTile {
   std::int64_t rows = 0;  ///< even where `pairs` is wanted
   std::int64_t cols = 0;  ///< a multiple of 16
   const float* values = nullptr;
-  std::int64_t ld = 0;              ///< of values and out
+  std::int64_t ld = 0;              ///< of values
   const float* row_fold = nullptr;  ///< [rows] powers of two; null: 1
   const float* col_fold = nullptr;  ///< [cols] likewise
   const float* row_unfold = nullptr;
@@ -92,7 +92,9 @@ struct RoundTile {
   float inverse = 1;  ///< 1 / scale; NaN poisons the rectangle
   float scale = 1;
   Rounding rounding = Rounding::kE4M3;
-  std::uint16_t* out = nullptr;    ///< [rows, ld]; null: not wanted
+  bool saturates = true;         ///< kE4M3: whether v * row * col * inverse may lie beyond 448
+  std::uint16_t* out = nullptr;  ///< [rows, out_ld]; null: not wanted
+  std::int64_t out_ld = 0;
   std::uint16_t* pairs = nullptr;  ///< [rows / 2][pair_ld][2]; null: not wanted
   std::int64_t pair_ld = 0;
 };
@@ -116,6 +118,9 @@ struct Kernels {
   Isa isa;
   std::string_view name;
   void (*product)(const PanelProduct&);
+  /// Products between them, on one thread, share what each would set up by itself.
+  void (*begin_products)();
+  void (*end_products)();
   void (*softmax)(const SoftmaxTile&);
   void (*scores)(const ScoreTile&);
   /// Payload of P^T in blocks of 1 key x 32 queries, each with the scale of its largest value.
@@ -128,9 +133,9 @@ struct Kernels {
   void (*interleave)(const std::uint16_t* even, const std::uint16_t* odd, std::uint16_t* out,
                      std::int64_t n);
   /// out[p][r][2] = in[r][2 p .. 2 p + 1]: a transpose of pairs of columns. `ld` elements from row
-  /// to row of `in`; rows is a multiple of 16.
+  /// to row of `in`, `out_ld` of `out`; rows is a multiple of 16.
   void (*transpose_pairs)(const std::uint16_t* in, std::int64_t ld, std::uint16_t* out,
-                          std::int64_t rows, std::int64_t pairs);
+                          std::int64_t out_ld, std::int64_t rows, std::int64_t pairs);
   void (*round_bf16)(const float* values, std::uint16_t* out, std::int64_t count);
   /// out[i] = BF16(decode_e4m3(codes[i]) * scales[i]); scales are powers of two.
   void (*decode_e4m3)(const std::uint8_t* codes, const float* scales, std::uint16_t* out,
@@ -147,6 +152,18 @@ struct Kernels {
 
 /// The fastest table that this machine runs, unless force_isa() said otherwise.
 const Kernels& kernels();
+
+/// While it lives, this thread's products share their set-up. Not nested.
+class Products {
+ public:
+  explicit Products(const Kernels& kernels) : kernels_(kernels) { kernels_.begin_products(); }
+  ~Products() { kernels_.end_products(); }
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
+
+ private:
+  const Kernels& kernels_;
+};
 /// Instruction sets that this machine runs, kPortable first.
 std::span<const Isa> supported_isas();
 /// Of a supported instruction set.

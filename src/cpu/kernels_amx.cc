@@ -50,7 +50,7 @@ struct LeftRows {
 LeftRows left_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows,
                    std::uint16_t* packed) {
   if (g.a_pair == 2) return {g.a + row * g.a_row, g.a_row};
-  avx512_kernels()->transpose_pairs(g.a + row * 2, g.a_pair, packed, g.k / 2, rows);
+  avx512_kernels()->transpose_pairs(g.a + row * 2, g.a_pair, packed, g.k, g.k / 2, rows);
   return {packed, g.k};
 }
 
@@ -178,6 +178,17 @@ void multiply_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows,
   }
 }
 
+thread_local bool tiles_are_set = false;
+
+void begin_products() {
+  _tile_loadconfig(&kConfig);
+  tiles_are_set = true;
+}
+void end_products() {
+  _tile_release();
+  tiles_are_set = false;
+}
+
 void product(const PanelProduct& g) {
   const auto plain = avx512_kernels()->product;
   const std::int64_t rows = g.m / kTile * kTile;
@@ -185,7 +196,8 @@ void product(const PanelProduct& g) {
     return plain(g);
   }
   alignas(64) std::uint16_t packed[kMostRows * kMostDepth];
-  _tile_loadconfig(&kConfig);
+  const bool sets_tiles = !tiles_are_set;
+  if (sets_tiles) begin_products();
   for (std::int64_t row = 0; row < rows; row += kMostRows) {
     const std::int64_t count = std::min(kMostRows, rows - row);
     if (g.accumulate) {
@@ -194,7 +206,7 @@ void product(const PanelProduct& g) {
       multiply_rows<false>(g, row, count, packed);
     }
   }
-  _tile_release();
+  if (sets_tiles) end_products();
   if (rows == g.m) return;
   PanelProduct rest = g;
   rest.m = g.m - rows;
@@ -232,6 +244,8 @@ const Kernels* amx_kernels() {
     kernels.isa = Isa::kAmxBf16;
     kernels.name = "AMX BF16";
     kernels.product = amx::product;
+    kernels.begin_products = amx::begin_products;
+    kernels.end_products = amx::end_products;
     return kernels;
   }();
   return &table;

@@ -114,16 +114,16 @@ MXFA_CPU_INLINE void transpose_square(const std::uint16_t* in, std::int64_t in_l
 }
 
 void transpose_pairs(const std::uint16_t* in, std::int64_t ld, std::uint16_t* out,
-                     std::int64_t rows, std::int64_t pairs) {
+                     std::int64_t out_ld, std::int64_t rows, std::int64_t pairs) {
   std::int64_t p = 0;
   for (; p + 16 <= pairs; p += 16) {
     for (std::int64_t r = 0; r < rows; r += 16) {
-      transpose_square(in + r * ld + p * 2, ld, out + (p * rows + r) * 2, rows * 2);
+      transpose_square(in + r * ld + p * 2, ld, out + p * out_ld + r * 2, out_ld);
     }
   }
   for (; p < pairs; ++p) {
     for (std::int64_t r = 0; r < rows; ++r) {
-      __builtin_memcpy(out + (p * rows + r) * 2, in + r * ld + p * 2, 4);
+      __builtin_memcpy(out + p * out_ld + r * 2, in + r * ld + p * 2, 4);
     }
   }
 }

@@ -69,14 +69,17 @@ void interleave(const std::uint16_t* even, const std::uint16_t* odd, std::uint16
 
 #if !defined(MXFA_CPU_AVX512)
 void transpose_pairs(const std::uint16_t* in, std::int64_t ld, std::uint16_t* out,
-                     std::int64_t rows, std::int64_t pairs) {
+                     std::int64_t out_ld, std::int64_t rows, std::int64_t pairs) {
   for (std::int64_t p = 0; p < pairs; ++p) {
     for (std::int64_t r = 0; r < rows; ++r) {
-      __builtin_memcpy(out + (p * rows + r) * 2, in + r * ld + p * 2, 4);
+      __builtin_memcpy(out + p * out_ld + r * 2, in + r * ld + p * 2, 4);
     }
   }
 }
 #endif
+
+void begin_products() {}
+void end_products() {}
 
 void round_bf16_row(const float* values, std::uint16_t* out, std::int64_t count) {
   std::int64_t i = 0;
@@ -152,6 +155,8 @@ inline constexpr Kernels make_table(Isa isa, std::string_view name) {
   return {isa,
           name,
           product,
+          begin_products,
+          end_products,
           softmax,
           scores,
           round_blocks,

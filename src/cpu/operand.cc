@@ -148,14 +148,16 @@ void HeadRows::read_float(std::int64_t row, bool as_operand, float* out) {
 void pack_columns(const Kernels& kernel, const std::uint16_t* rows_data, std::int64_t ld,
                   std::int64_t rows, std::int64_t cols, std::uint16_t* panels) {
   for (std::int64_t row = 0; row < rows; row += kPanel) {
-    kernel.transpose_pairs(rows_data + row * ld, ld, panels + row * cols, kPanel, cols / 2);
+    kernel.transpose_pairs(rows_data + row * ld, ld, panels + row * cols, 2 * kPanel, kPanel,
+                           cols / 2);
   }
 }
 
 void pack_rows(const Kernels& kernel, const std::uint16_t* rows_data, std::int64_t ld,
-               std::int64_t rows, std::int64_t cols, std::uint16_t* panels) {
+               std::int64_t rows, std::int64_t cols, std::uint16_t* panels,
+               std::int64_t panel_stride) {
   for (std::int64_t col = 0; col < cols; col += kPanel) {
-    std::uint16_t* panel = panels + col * rows;
+    std::uint16_t* panel = panels + col / kPanel * panel_stride;
     for (std::int64_t row = 0; row < rows; row += 2) {
       const std::uint16_t* even = rows_data + row * ld + col;
       kernel.interleave(even, even + ld, panel + row * kPanel, kPanel);

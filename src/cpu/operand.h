@@ -82,9 +82,11 @@ class HeadRows {
 /// k = columns, n = rows (a multiple of kPanel).
 void pack_columns(const Kernels& kernels, const std::uint16_t* rows_data, std::int64_t ld,
                   std::int64_t rows, std::int64_t cols, std::uint16_t* panels);
-/// k = rows (a multiple of 2), n = columns (a multiple of kPanel).
+/// k = rows (a multiple of 2), n = columns (a multiple of kPanel); panels lie panel_stride apart,
+/// which leaves room for more of k.
 void pack_rows(const Kernels& kernels, const std::uint16_t* rows_data, std::int64_t ld,
-               std::int64_t rows, std::int64_t cols, std::uint16_t* panels);
+               std::int64_t rows, std::int64_t cols, std::uint16_t* panels,
+               std::int64_t panel_stride);
 
 /// Where results of one (sequence, head) go: [tokens, heads, head_dim].
 struct Target {

@@ -30,7 +30,7 @@ void read_right(const MatrixReader& b, Part depths, Part cols, Buffer<std::uint1
     pack_columns(kernels(), rows, depths.count, cols.count, depths.count, panels);
   } else {
     b.read({depths.first, depths.count, cols.first, cols.count}, rows, cols.count);
-    pack_rows(kernels(), rows, cols.count, depths.count, cols.count, panels);
+    pack_rows(kernels(), rows, cols.count, depths.count, cols.count, panels, depths.count * kPanel);
   }
 }
 

@@ -23,14 +23,16 @@ MXFA_CPU_INLINE BlockScale block_scale(std::uint32_t amax, bool floor_rule) {
 }
 
 /// Blocks of 1 x 32, of which 16 share a reduction.
-void round_blocks(const RoundTile& t, bool floor_rule) {
+template <bool Floor>
+MXFA_CPU_INLINE void round_all_blocks(const RoundTile& t) {
   constexpr int kSteps = kSquare / kV, kShared = 16;
   std::int64_t row = 0, col = 0;
   while (row < t.rows) {
-    std::int64_t at[kShared];
+    std::int64_t at[kShared], to[kShared];
     int count = 0;
     for (; count < kShared && row < t.rows; ++count) {
       at[count] = row * t.ld + col;
+      to[count] = row * t.out_ld + col;
       col += kSquare;
       if (col < t.cols) continue;
       col = 0;
@@ -47,7 +49,7 @@ void round_blocks(const RoundTile& t, bool floor_rule) {
     max_of_each(top, amax);
     for (int b = 0; b < kShared; b += kV) {
       VF scale, inverse;
-      block_scales(load<VU>(amax + b), floor_rule, scale, inverse);
+      block_scales(load<VU>(amax + b), Floor, scale, inverse);
       store(scales + b, scale);
       store(inverses + b, inverse);
     }
@@ -55,15 +57,22 @@ void round_blocks(const RoundTile& t, bool floor_rule) {
       const VF inverse = splat(inverses[b]), scale = splat(scales[b]);
       VF v[kSteps];
       MXFA_CPU_EACH(i, kSteps) v[i] = load<VF>(t.values + at[b] + i * kV) * inverse;
-      round_e4m3_group(v);
+      round_e4m3<Floor>(v);
       MXFA_CPU_EACH(i, kSteps) v[i] *= scale;
-      store_upper_halves(t.out + at[b], v);
+      store_upper_halves(t.out + to[b], v);
     }
+  }
+}
+void round_blocks(const RoundTile& t, bool floor_rule) {
+  if (floor_rule) {
+    round_all_blocks<true>(t);
+  } else {
+    round_all_blocks<false>(t);
   }
 }
 
 /// Rows x Cols vectors of a RoundTile as BF16 in the upper halves.
-template <bool Fold, int Rows, int Cols>
+template <bool Fold, bool Saturates, int Rows, int Cols>
 MXFA_CPU_INLINE void round_lanes(const RoundTile& t, std::int64_t first_row, std::int64_t first_col,
                                  VF (&v)[Rows * Cols]) {
   constexpr int kN = Rows * Cols;
@@ -82,7 +91,7 @@ MXFA_CPU_INLINE void round_lanes(const RoundTile& t, std::int64_t first_row, std
     }
   }
   MXFA_CPU_EACH(i, kN) v[i] *= inverse;
-  round_e4m3_group(v);
+  round_e4m3<Saturates>(v);
   MXFA_CPU_EACH(i, kN) v[i] *= scale;
   if constexpr (Fold) {
     MXFA_CPU_EACH(i, kN) {
@@ -92,16 +101,16 @@ MXFA_CPU_INLINE void round_lanes(const RoundTile& t, std::int64_t first_row, std
   }
 }
 
-template <bool Fold, int Cols>
+template <bool Fold, bool Saturates, int Cols>
 MXFA_CPU_INLINE void round_columns(const RoundTile& t, std::int64_t row, std::int64_t col) {
-  std::uint16_t* const out = t.out == nullptr ? nullptr : t.out + row * t.ld + col;
+  std::uint16_t* const out = t.out == nullptr ? nullptr : t.out + row * t.out_ld + col;
   if (t.pairs == nullptr) {
     VF v[Cols];
-    round_lanes<Fold, 1, Cols>(t, row, col, v);
+    round_lanes<Fold, Saturates, 1, Cols>(t, row, col, v);
     return store_upper_halves(out, v);
   }
   VF v[2 * Cols], half[Cols];
-  round_lanes<Fold, 2, Cols>(t, row, col, v);
+  round_lanes<Fold, Saturates, 2, Cols>(t, row, col, v);
   MXFA_CPU_EACH(i, Cols) {
     store(t.pairs + row * t.pair_ld + (col + i * kV) * 2, pair_upper_halves(v[i], v[Cols + i]));
   }
@@ -109,24 +118,28 @@ MXFA_CPU_INLINE void round_columns(const RoundTile& t, std::int64_t row, std::in
   MXFA_CPU_EACH(i, Cols) half[i] = v[i];
   store_upper_halves(out, half);
   MXFA_CPU_EACH(i, Cols) half[i] = v[Cols + i];
-  store_upper_halves(out + t.ld, half);
+  store_upper_halves(out + t.out_ld, half);
 }
 
-template <bool Fold>
+template <bool Fold, bool Saturates>
 MXFA_CPU_INLINE void round_rows(const RoundTile& t) {
   constexpr int kCols = kGroup > 1 ? 2 : 1;
   for (std::int64_t row = 0; row < t.rows; row += t.pairs != nullptr ? 2 : 1) {
     std::int64_t col = 0;
-    for (; col + kCols * kV <= t.cols; col += kCols * kV) round_columns<Fold, kCols>(t, row, col);
-    for (; col < t.cols; col += kV) round_columns<Fold, 1>(t, row, col);
+    for (; col + kCols * kV <= t.cols; col += kCols * kV) {
+      round_columns<Fold, Saturates, kCols>(t, row, col);
+    }
+    for (; col < t.cols; col += kV) round_columns<Fold, Saturates, 1>(t, row, col);
   }
 }
 
 void round(const RoundTile& t) {
   if (t.row_fold != nullptr || t.col_fold != nullptr) {
-    round_rows<true>(t);
+    round_rows<true, true>(t);
+  } else if (t.saturates) {
+    round_rows<false, true>(t);
   } else {
-    round_rows<false>(t);
+    round_rows<false, false>(t);
   }
 }
 

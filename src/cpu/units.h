@@ -41,13 +41,15 @@ class Buffer {
   std::int64_t size_ = 0;
 };
 
-/// Calls body(scratch, i) for each i in [0, count), with one Scratch for each thread.
+/// Calls body(scratch, i) for each i in [0, count), with one Scratch for each thread, which keeps
+/// it for its next call: what came from the system once need not come from it again. body must not
+/// call for_each_unit<Scratch>.
 template <class Scratch, class Body>
 void for_each_unit(std::int64_t count, Body body) {
   std::atomic<std::int64_t> next{0};
   const std::int64_t workers = std::min<std::int64_t>(core::num_threads(), count);
   core::parallel_for(workers, [&](std::int64_t) {
-    Scratch scratch;
+    thread_local Scratch scratch;
     for (std::int64_t i = next++; i < count; i = next++) body(scratch, i);
   });
 }

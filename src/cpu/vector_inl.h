@@ -242,6 +242,16 @@ MXFA_CPU_INLINE void round_e4m3_group(VF (&v)[N]) {
   MXFA_CPU_EACH(i, N) v[i] = or_bits(v[i], clamped[i], 0x80000000u);
 }
 
+/// Where nothing saturates, zero has no sign, which no sum of products can tell.
+template <bool Saturates, int N>
+MXFA_CPU_INLINE void round_e4m3(VF (&v)[N]) {
+  if constexpr (Saturates) {
+    round_e4m3_group(v);
+  } else {
+    round_e4m3_places(v);
+  }
+}
+
 /// BF16 bits in the upper halves, nearest even; NaN stays NaN.
 MXFA_CPU_INLINE VU round_bf16_vector(VF v) {
   const VU b = bits(v);

@@ -177,6 +177,9 @@ cpu::BackwardCall make_call(const BackwardArgs& args, const AttentionShape& shap
                                       options.scale_rule);
   const std::int64_t sums = args.dq.given() ? cpu::dq_sums_elems(shape.problem) : 0;
   if (sums > 0) call.dq_sums = arena.take<float>(sums);
+  const bool has_keys = args.dk.given() || args.dv.given();
+  const std::int64_t key_sums = has_keys ? cpu::key_sums_elems(shape.problem) : 0;
+  if (key_sums > 0) call.key_sums = arena.take<float>(key_sums);
   const std::int64_t shared = cpu::shared_query_bytes(shape.problem);
   if (shared > 0) call.shared_queries = arena.take<std::byte>(shared);
   return call;
