@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "core/check.h"
 #include "experiment.h"
 #include "io/atomic_file.h"
 #include "io/json_records.h"
@@ -15,9 +16,9 @@ namespace {
 
 int run(const Settings& settings) {
   check(settings);
-  for (const std::string& path : {settings.plot, settings.json}) {
-    if (!path.empty()) io::check_writable(path);
-  }
+  core::expect(settings.plot.empty() || settings.plot.ends_with(".svg"), "plot",
+               "a name that ends in .svg", settings.plot);
+  io::check_outputs({{"json", settings.json}, {"plot", settings.plot}});
   const Outcome outcome = run_all(settings);
   if (!settings.plot.empty()) io::write_text_file(settings.plot, report_svg(outcome));
   if (!settings.json.empty()) io::write_records(settings.json, report_records(outcome, settings));

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "core/check.h"
 #include "mxfa/error.h"
 
 namespace mxfa::io {
@@ -92,6 +93,21 @@ bool is_same_file(const std::string& a, const std::string& b) {
   if (error) return a == b;
   const fs::path canonical_b = fs::weakly_canonical(fs::absolute(b), error);
   return error ? a == b : canonical_a == canonical_b;
+}
+
+void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs,
+                   const std::string& input) {
+  std::vector<std::pair<std::string, std::string>> taken;
+  if (!input.empty()) taken.emplace_back("input", input);
+  for (const auto& [option, path] : outputs) {
+    if (path.empty()) continue;
+    for (const auto& [other, other_path] : taken) {
+      core::expect(!is_same_file(path, other_path), option,
+                   fmt::format("another file than --{}", other), path);
+    }
+    taken.emplace_back(option, path);
+    check_writable(path);
+  }
 }
 
 void write_text_file(const std::string& path, std::string_view text) {

@@ -4,6 +4,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace mxfa::io {
 
@@ -38,6 +40,12 @@ void check_writable(const std::string& path);
 /// Whether two paths name one file, however they are spelt: through links, `.` and `..`; files that
 /// do not exist yet included.
 bool is_same_file(const std::string& a, const std::string& b);
+
+/// Options that name output files, and their paths; empty ones are not asked for. Throws Error
+/// where one could not be written, is the file that is read (`input`, empty for none), or two are
+/// the same: called before the work and before any output.
+void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs,
+                   const std::string& input = {});
 
 /// Writes `text` by AtomicFile.
 void write_text_file(const std::string& path, std::string_view text);

@@ -26,27 +26,6 @@ enum class Purpose : std::uint64_t {
   kDy = 2ULL << 32,
 };
 
-CrossAttentionBatchOptions checked(CrossAttentionBatchOptions options) {
-  const auto at_least = [](std::int64_t value, std::int64_t least, std::string_view name) {
-    core::expect(value >= least, name, fmt::format("at least {}", least), core::text(value));
-  };
-  at_least(options.batch, 0, "batch");
-  at_least(options.seqlen_q, 1, "seed-queries");
-  at_least(options.num_heads, 1, "heads");
-  at_least(options.dim, 1, "dim");
-  at_least(options.max_seqlen_k, 0, "max-kv");
-  at_least(options.num_heads_kv, 0, "heads-kv");
-  at_least(options.head_dim, 0, "head-dim");
-  core::expect(options.head_dim > 0 || options.dim % options.num_heads == 0, "dim",
-               fmt::format("a multiple of the {} heads", options.num_heads),
-               core::text(options.dim));
-  core::expect(options.sparsity >= 0 && options.sparsity <= 1, "sparsity", "0 .. 1",
-               fmt::format("{}", options.sparsity));
-  if (options.head_dim == 0) options.head_dim = options.dim / options.num_heads;
-  if (options.num_heads_kv == 0) options.num_heads_kv = options.num_heads;
-  return options;
-}
-
 std::vector<std::int32_t> draw_lengths(const CrossAttentionBatchOptions& options) {
   Stream stream(options.seed, static_cast<std::uint64_t>(Purpose::kLengths));
   const double scale = static_cast<double>(options.max_seqlen_k) * (1 - options.sparsity);
@@ -89,6 +68,27 @@ std::vector<double> to_double(const std::vector<std::uint16_t>& codes) {
 }
 
 }  // namespace
+
+CrossAttentionBatchOptions checked(CrossAttentionBatchOptions options) {
+  const auto at_least = [](std::int64_t value, std::int64_t least, std::string_view name) {
+    core::expect(value >= least, name, fmt::format("at least {}", least), core::text(value));
+  };
+  at_least(options.batch, 0, "batch");
+  at_least(options.seqlen_q, 1, "seed-queries");
+  at_least(options.num_heads, 1, "heads");
+  at_least(options.dim, 1, "dim");
+  at_least(options.max_seqlen_k, 0, "max-kv");
+  at_least(options.num_heads_kv, 0, "heads-kv");
+  at_least(options.head_dim, 0, "head-dim");
+  core::expect(options.head_dim > 0 || options.dim % options.num_heads == 0, "dim",
+               fmt::format("a multiple of the {} heads", options.num_heads),
+               core::text(options.dim));
+  core::expect(options.sparsity >= 0 && options.sparsity <= 1, "sparsity", "0 .. 1",
+               fmt::format("{}", options.sparsity));
+  if (options.head_dim == 0) options.head_dim = options.dim / options.num_heads;
+  if (options.num_heads_kv == 0) options.num_heads_kv = options.num_heads;
+  return options;
+}
 
 CrossAttentionBatch make_cross_attention_batch(const CrossAttentionBatchOptions& given) {
   CrossAttentionBatch batch;

@@ -43,7 +43,10 @@ struct CrossAttentionBatch {
   CrossAttentionInputs inputs() const;
 };
 
-/// Throws Error naming an option out of range.
+/// The options with what is 0 by default filled in. Throws Error naming an option out of range.
+CrossAttentionBatchOptions checked(CrossAttentionBatchOptions options);
+
+/// Of checked() options.
 CrossAttentionBatch make_cross_attention_batch(const CrossAttentionBatchOptions& options);
 
 }  // namespace mxfa::reference

@@ -120,6 +120,9 @@ TEST_F(TrainProgram, RefusesBadSettings) {
   expect_refused({"--recipe", "cake"}, "recipe: expected hopper or blackwell, got 'cake'");
   expect_refused({"--learning-rate", "nan"}, "learning-rate");
   expect_refused({"--steps", "1", "--json", path("no/such/folder")}, "no/such/folder");
+  expect_refused({"--json", path("x.svg"), "--plot", path("x.svg")},
+                 "plot: expected another file than --json");
+  expect_refused({"--plot", path("x.png")}, "plot: expected a name that ends in .svg");
 }
 
 }  // namespace

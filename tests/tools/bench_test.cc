@@ -86,6 +86,12 @@ TEST_F(BenchCommand, LeavesNoFileWhereItsReportIsLost) {
   }
 }
 
+TEST_F(BenchCommand, RefusesThreadsThatOnlyWait) {
+  expect_refused({"bench", "cpu", "--threads", "100000"},
+                 "threads: expected 0 for all cores, or 1 to ");
+  expect_refused({"bench", "cpu", "--threads", "-1"}, "threads: expected 0 for all cores");
+}
+
 #ifdef MXFA_HAS_DRIVER
 TEST_F(BenchCommand, RunsTheForwardOnTheEmulator) {
   const Outcome outcome =

@@ -8,6 +8,7 @@
 #include "io/xml_check.h"
 #include "module/measure.h"
 #include "module/presets.h"
+#include "module/zero_gradients.h"
 #include "support/program.h"
 
 namespace mxfa::cli {
@@ -108,16 +109,48 @@ TEST_F(ModuleCommand, RefusesBadInput) {
   expect_refused(with(kSmall, {"--recipe", "ampere"}), "recipe: expected hopper or blackwell");
   expect_refused(with(kSmall, {"--precision", "bf16", "--plot", path("m.svg")}),
                  "plot: expected --precision both");
-  for (const std::vector<std::string>& sizes :
-       {std::vector<std::string>{"--batch", "0"}, {"--sparsity", "1"}, {"--max-kv", "0"}}) {
-    expect_refused(with(kSmall, sizes), "batch: expected keys");
-  }
+  expect_refused(with(kSmall, {"--batch", "0"}), "batch: expected keys");
+  expect_refused(with(kSmall, {"--sparsity", "1"}), "sparsity: expected keys");
+  expect_refused(with(kSmall, {"--max-kv", "0"}), "max-kv: expected keys");
+  expect_refused(with(kSmall, {"--sparsity", "nan"}), "sparsity: expected a finite number");
   expect_refused(with(kSmall, {"--dim", "1048576"}), "which take about 1.06e+05 GB");
+  expect_refused(with(kSmall, {"--dim", "1048576"}), "dim: expected sizes whose step fits");
+  expect_refused(with(kSmall, {"--max-kv", "2000000000000"}), "max-kv: expected sizes");
   expect_refused(with(kSmall, {"--batch", "1000000000000"}),
                  "batch: expected sizes whose step fits");
-  expect_refused(with(kSmall, {"--seed-queries", "9000000000000000000"}), "sizes whose step fits");
+  expect_refused(with(kSmall, {"--seed-queries", "9000000000000000000"}),
+                 "seed-queries: expected sizes whose step fits");
   expect_refused(with(kSmall, {"--json", path("none/m.json")}), "none/m.json");
   expect_refused(with(kSmall, {"--json", path("same.svg"), "--plot", path("same.svg")}), "same");
+}
+
+/// With one key, what goes through the softmax has no gradient, and no SQNR.
+TEST_F(ModuleCommand, ZeroGradientsAreHeldToWhatRoundingLeaves) {
+  const std::vector<std::string> sizes{"--batch", "3", "--max-kv", "1", "--sparsity", "0"};
+  const Outcome outcome = run(with(kSmall, with({"--json", path("m.json")}, sizes)));
+  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("n/a"), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(file_text(path("m.json"))).back()["sqnr"].size(),
+            module::kBars.size() - 8);
+}
+
+TEST(ModuleZeroGradients, BoundsAreFarBelowWhatAFaultLeaves) {
+  const auto batch = reference::make_cross_attention_batch(
+      {.batch = 2, .seqlen_q = 4, .dim = 64, .num_heads = 1, .max_seqlen_k = 1});
+  ASSERT_GT(batch.total_k(), 0);
+  module::Step step(batch, {}, true);
+  step.forward();
+  step.backward();
+  const auto zeros = module::zero_gradients(batch, step);
+  EXPECT_EQ(zeros.size(), 8U);
+  for (const module::StepTensor& tensor : step.tensors()) {
+    if (tensor.name != "dv") continue;
+    // dk of a delta that is forgotten is about as large as dv.
+    EXPECT_LT(zeros.at("dk"), 0.05 * module::largest_magnitude(module::values_of(tensor)));
+  }
+  const auto two = reference::make_cross_attention_batch(
+      {.batch = 2, .seqlen_q = 4, .dim = 64, .num_heads = 1, .max_seqlen_k = 64});
+  EXPECT_TRUE(module::zero_gradients(two, step).empty());
 }
 
 TEST(ModuleVerdict, IsABandOfOneDecibel) {

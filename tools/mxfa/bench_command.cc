@@ -16,6 +16,8 @@
 namespace mxfa::cli {
 namespace {
 
+constexpr int kThreadsOfCore = 4;  ///< more only wait for each other
+
 struct BenchArguments {
   std::string preset = "peer";
   std::vector<std::string> routines;
@@ -30,7 +32,10 @@ struct BenchArguments {
 mxfa::bench::CpuOptions options_of(const BenchArguments& arguments) {
   expect_one_of(arguments.precision, "precision", {"mxfp8", "bf16", "both"});
   core::expect(arguments.runs >= 1, "runs", "at least 1", core::text(arguments.runs));
-  core::expect(arguments.threads >= 0, "threads", "at least 1, or 0 for all cores",
+  // core::num_threads() is the machine's: nothing was set yet.
+  const int most = kThreadsOfCore * core::num_threads();
+  core::expect(arguments.threads >= 0 && arguments.threads <= most, "threads",
+               fmt::format("0 for all cores, or 1 to {}, {} for each", most, kThreadsOfCore),
                core::text(arguments.threads));
   return {.preset = arguments.preset,
           .routines = arguments.routines,

@@ -118,21 +118,6 @@ void write_svg(const std::string& path, const std::function<std::string()>& svg)
   io::write_text_file(path, svg());
 }
 
-void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs,
-                   const std::string& input) {
-  std::vector<std::pair<std::string, std::string>> taken;
-  if (!input.empty()) taken.emplace_back("input", input);
-  for (const auto& [option, path] : outputs) {
-    if (path.empty()) continue;
-    for (const auto& [other, other_path] : taken) {
-      core::expect(!io::is_same_file(path, other_path), option,
-                   fmt::format("another file than --{}", other), path);
-    }
-    taken.emplace_back(option, path);
-    io::check_writable(path);
-  }
-}
-
 std::string format_table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {

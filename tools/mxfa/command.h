@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/atomic_file.h"
 #include "io/json_records.h"
 
 /// The command line: one file for each subcommand, collected by main.cc.
@@ -58,11 +59,7 @@ void flush_report();
 void write_json(const std::string& path, const std::vector<io::Record>& records);
 void write_svg(const std::string& path, const std::function<std::string()>& svg);
 
-/// Options that name output files, and their paths; empty ones are not asked for. Throws Error
-/// where one could not be written, is the file that is read (`input`, empty for none), or two are
-/// the same: called before the work and before any output.
-void check_outputs(const std::vector<std::pair<std::string, std::string>>& outputs,
-                   const std::string& input = {});
+using io::check_outputs;
 
 /// Throws Error that names the option and lists what it may be.
 void expect_one_of(const std::string& value, std::string_view name,

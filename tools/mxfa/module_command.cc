@@ -29,11 +29,15 @@ struct ModuleArguments {
   std::string tensors;
 };
 
-reference::CrossAttentionBatchOptions batch_options(const ModuleArguments& arguments) {
+reference::CrossAttentionBatchOptions preset_options(const ModuleArguments& arguments) {
   const auto* preset = std::ranges::find(module::kPresets, arguments.preset, &Preset::name);
   core::expect(preset != module::kPresets.end(), "preset", "tiny, default or s30",
                fmt::format("'{}'", arguments.preset));
-  reference::CrossAttentionBatchOptions options = preset->options;
+  return preset->options;
+}
+
+reference::CrossAttentionBatchOptions batch_options(const ModuleArguments& arguments) {
+  reference::CrossAttentionBatchOptions options = preset_options(arguments);
   options.batch = arguments.batch.value_or(options.batch);
   options.seqlen_q = arguments.seed_queries.value_or(options.seqlen_q);
   options.dim = arguments.dim.value_or(options.dim);
@@ -41,7 +45,16 @@ reference::CrossAttentionBatchOptions batch_options(const ModuleArguments& argum
   options.max_seqlen_k = arguments.max_kv.value_or(options.max_seqlen_k);
   options.sparsity = arguments.sparsity.value_or(options.sparsity);
   options.seed = arguments.seed;
-  return options;
+  return reference::checked(options);
+}
+
+/// --precision both needs something to compare; names what leaves nothing.
+void expect_keys(const reference::CrossAttentionBatch& batch) {
+  const std::string_view option = batch.options.batch == 0          ? "batch"
+                                  : batch.options.max_seqlen_k == 0 ? "max-kv"
+                                                                    : "sparsity";
+  core::expect(batch.total_k() > 0, option,
+               "keys, without which --precision both has nothing to compare", "none");
 }
 
 cross_attention::Options module_options(const ModuleArguments& arguments) {
@@ -72,10 +85,9 @@ ExitStatus run_module(const ModuleArguments& arguments) {
                "--precision mxfp8 or bf16, of which they are", arguments.precision);
   check_outputs(
       {{"json", arguments.json}, {"plot", arguments.plot}, {"tensors", arguments.tensors}});
-  module::check_memory(sizes);
+  module::check_memory(sizes, preset_options(arguments));
   const reference::CrossAttentionBatch batch = make_cross_attention_batch(sizes);
-  core::expect(!compared || batch.total_k() > 0, "batch",
-               "keys, without which --precision both has nothing to compare", "none");
+  if (compared) expect_keys(batch);
   report.batch = &batch;
   {
     const std::int64_t runs = module::kMostRuns * std::ssize(wanted) + (compared ? 2 : 0);

@@ -12,8 +12,10 @@
 namespace mxfa::cli::module {
 
 /// Throws Error that says how much memory a batch of these sizes takes, where that is more than the
-/// machine has; before anything of it is drawn.
-void check_memory(const reference::CrossAttentionBatchOptions& sizes);
+/// machine has; before anything of it is drawn. It names the option that differs from the preset's
+/// and costs the most, or the batch where none does.
+void check_memory(const reference::CrossAttentionBatchOptions& sizes,
+                  const reference::CrossAttentionBatchOptions& preset);
 
 struct Times {
   std::vector<double> forward_ms, backward_ms;  ///< of each run
@@ -44,6 +46,8 @@ struct TensorError {
   double db = 0;
   double bar = 0;
   Verdict verdict = Verdict::kPass;
+  /// Of a tensor that is zero but for rounding: it has no SQNR, passes or fails by its size.
+  bool is_zero = false;
 };
 /// 10 log10(sum bf16^2 / sum (bf16 - mxfp8)^2) of the 24 tensors of one step each. Values that are
 /// infinite in both (lse of a row without keys) are left out. Advances `progress` by 2.

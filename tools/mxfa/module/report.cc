@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "command.h"
 #include "common/timing.h"
@@ -44,18 +45,28 @@ std::string machine_text(const Report& report) {
 std::string error_table(const Report& report) {
   std::vector<std::vector<std::string>> rows{{"tensor", "SQNR dB", "bar", "verdict"}};
   for (const TensorError& error : report.errors) {
-    rows.push_back({std::string(error.name), fmt::format("{:.2f}", error.db),
-                    fmt::format("{:.1f}", error.bar), std::string(verdict_name(error.verdict))});
+    rows.push_back({std::string(error.name),
+                    error.is_zero ? "n/a" : fmt::format("{:.2f}", error.db),
+                    error.is_zero ? "zero" : fmt::format("{:.1f}", error.bar),
+                    std::string(verdict_name(error.verdict))});
   }
   return format_table(rows);
 }
 
 std::string summary(const Report& report) {
-  const auto [low, high] = std::ranges::minmax_element(report.errors, {}, &TensorError::db);
-  return fmt::format(
+  std::vector<TensorError> measured;
+  std::ranges::remove_copy_if(report.errors, std::back_inserter(measured), &TensorError::is_zero);
+  const auto [low, high] = std::ranges::minmax_element(measured, {}, &TensorError::db);
+  std::string text = fmt::format(
       "{} tensors: {} pass, {} borderline, {} fail; {:.2f} dB ({}) to {:.2f} dB ({})\n",
       report.errors.size(), count(report, Verdict::kPass), count(report, Verdict::kBorderline),
       count(report, Verdict::kFail), low->db, low->name, high->db, high->name);
+  if (measured.size() < report.errors.size()) {
+    text +=
+        "n/a: no sequence has two keys, so these gradients are zero but for rounding; they are "
+        "held to what\nrounding can leave\n";
+  }
+  return text;
 }
 
 std::string time_table(const Report& report) {
@@ -166,6 +177,7 @@ std::vector<io::Record> report_records(const Report& report) {
   io::Record& sqnr = records.emplace_back(record(report, "cross_attention_sqnr", "mxfp8"));
   sqnr.extra["reference"] = "bf16";
   for (const TensorError& error : report.errors) {
+    if (error.is_zero) continue;
     sqnr.sqnr.push_back({.tensor = std::string(error.name),
                          .db = error.db,
                          .threshold_db = error.bar,
@@ -186,6 +198,7 @@ std::string report_svg(const Report& report) {
   chart.y_cap = 36;  // LSE, at 50 dB and more, would squeeze all others
   chart.series = {{.name = "MXFP8", .values = {}}, {.name = "pass bar", .values = {}}};
   for (const TensorError& error : report.errors) {
+    if (error.is_zero) continue;
     chart.categories.emplace_back(error.name);
     chart.series[0].values.push_back(error.db);
     chart.series[1].values.push_back(error.bar);
