@@ -189,22 +189,66 @@ void end_products() {
   tiles_are_set = false;
 }
 
-void product(const PanelProduct& g) {
-  const auto plain = avx512_kernels()->product;
-  const std::int64_t rows = g.m / kTile * kTile;
-  if (rows == 0 || g.k == 0 || g.k % kDepth != 0 || (g.a_pair != 2 && g.k > kMostDepth)) {
-    return plain(g);
-  }
+/// Rows in whole tiles, k in whole tiles.
+void multiply(const PanelProduct& g) {
   alignas(64) std::uint16_t packed[kMostRows * kMostDepth];
-  const bool sets_tiles = !tiles_are_set;
-  if (sets_tiles) begin_products();
-  for (std::int64_t row = 0; row < rows; row += kMostRows) {
-    const std::int64_t count = std::min(kMostRows, rows - row);
+  for (std::int64_t row = 0; row < g.m; row += kMostRows) {
+    const std::int64_t count = std::min(kMostRows, g.m - row);
     if (g.accumulate) {
       multiply_rows<true>(g, row, count, packed);
     } else {
       multiply_rows<false>(g, row, count, packed);
     }
+  }
+}
+
+/// The last values of k, which fill no tile: zeros follow them, so that sums do not depend on
+/// whether a caller's k ends here or in zeros.
+void multiply_tail(const PanelProduct& g, std::int64_t first) {
+  alignas(64) std::uint16_t a[kMostRows * kDepth], b[kDepth * kPanel];
+  const std::int64_t pairs = (g.k - first) / 2;
+  const bool alone = first == 0;
+  for (std::int64_t panel = 0; panel < g.n / kPanel; ++panel) {
+    const std::uint16_t* const from = g.b + panel * g.b_panel + first * kPanel;
+    std::fill(std::copy_n(from, pairs * 2 * kPanel, b), b + kDepth * kPanel, std::uint16_t{0});
+    for (std::int64_t row = 0; row < g.m; row += kMostRows) {
+      const std::int64_t count = std::min(kMostRows, g.m - row);
+      std::fill_n(a, count * kDepth, std::uint16_t{0});
+      for (std::int64_t r = 0; r < count; ++r) {
+        for (std::int64_t p = 0; p < pairs; ++p) {
+          std::copy_n(g.a + (row + r) * g.a_row + (first / 2 + p) * g.a_pair, 2,
+                      a + r * kDepth + 2 * p);
+        }
+      }
+      multiply({.m = count,
+                .n = kPanel,
+                .k = kDepth,
+                .a = a,
+                .a_row = kDepth,
+                .b = b,
+                .b_panel = kDepth * kPanel,
+                .c = g.c + row * g.ldc + panel * kPanel,
+                .ldc = g.ldc,
+                .accumulate = g.accumulate || !alone,
+                .alpha = alone && g.alpha != nullptr ? g.alpha + row : nullptr});
+    }
+  }
+}
+
+void product(const PanelProduct& g) {
+  const auto plain = avx512_kernels()->product;
+  const std::int64_t rows = g.m / kTile * kTile;
+  if (rows == 0 || g.k == 0 || (g.a_pair != 2 && g.k > kMostDepth)) return plain(g);
+  const bool sets_tiles = !tiles_are_set;
+  if (sets_tiles) begin_products();
+  PanelProduct whole = g;
+  whole.m = rows;
+  whole.k = g.k / kDepth * kDepth;
+  if (whole.k > 0) multiply(whole);
+  if (whole.k < g.k) {
+    const std::int64_t first = whole.k;
+    whole.k = g.k;
+    multiply_tail(whole, first);
   }
   if (sets_tiles) end_products();
   if (rows == g.m) return;

@@ -171,6 +171,40 @@ TEST_P(CpuKernels, RoundingWithoutSaturationIsTheSameWithinRange) {
   EXPECT_TRUE(testing::bitwise_equal(got[0], got[1], {.label = "rounding"}));
 }
 
+/// Bits do not depend on whether k ends or goes on in zeros, as in the slack behind a batch.
+TEST_P(CpuKernels, ZerosBehindTheSumChangeNoBit) {
+  constexpr std::int64_t kRows = 51, kDepths = 64;
+  for (const std::int64_t k : {2, 32, 34, 40, 62}) {
+    testing::Rng rng(4);
+    std::vector<std::uint16_t> a(kRows * kDepths), b(kDepths * kPanel);
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (std::int64_t i = 0; i < k; ++i) {
+        a[std::size_t(row * kDepths + i)] = mx::encode_bf16(float(rng.normal()));
+      }
+    }
+    for (std::int64_t i = 0; i < k * kPanel; ++i) {
+      b[std::size_t(i)] = mx::encode_bf16(float(rng.normal()));
+    }
+    for (const bool accumulate : {false, true}) {
+      std::vector<float> c[2];
+      for (const bool whole : {false, true}) {
+        c[whole].assign(kRows * kPanel, 0.5f);
+        kernel_.product({.m = kRows,
+                         .n = kPanel,
+                         .k = whole ? kDepths : k,
+                         .a = a.data(),
+                         .a_row = kDepths,
+                         .b = b.data(),
+                         .b_panel = kDepths * kPanel,
+                         .c = c[whole].data(),
+                         .ldc = kPanel,
+                         .accumulate = accumulate});
+      }
+      EXPECT_TRUE(testing::bitwise_equal(c[0], c[1], {.label = "k = " + std::to_string(k)}));
+    }
+  }
+}
+
 /// P's payload from the same accumulators with an exact exp2: how many codes differ, and by how
 /// much. One place of exp2 is 2^-20 of the distance of two codes; measured none.
 TEST_P(CpuKernels, PayloadOfPDiffersFromAnExactExp2InFewRoundings) {
