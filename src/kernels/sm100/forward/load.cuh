@@ -33,10 +33,6 @@ class Loader {
           StaticCounter(cta, ctas), true));
     }
     publish({});
-    // Barriers must not be signalled after the block has exited. The MMA role's last commit, which
-    // comes when all that it issued is done, is that of the last stage.
-    for (int i = 0; i < Config::kStages - 1; ++i) ring_.advance();
-    wait(smem_.barriers.kv_empty[ring_.stage], ring_.phase ^ 1);
   }
 
  private:

@@ -28,20 +28,19 @@ class MmaIssuer {
       // Without keys there is no step to go with: and the correction waits for the last one, while
       // it holds back the records of tiles to come.
       if (tile.n_begin == tile.n_end) {
-        finish_step(before);
+        finish(before);
         before = {};
       }
       for (int n = tile.n_begin; n < tile.n_end; ++n) before = run_step(tile, n, before);
     }
-    finish_step(before);
+    finish(before);
   }
 
  private:
   /// What is left to do of a step when its S GEMMs have been issued.
   struct Step {
-    bool exists = false;
-    bool active[kStreams] = {};
-    bool first[kStreams] = {};  ///< of the stream's tile
+    bool active[kStreams] = {};  ///< none: nothing
+    bool first[kStreams] = {};   ///< of the stream's tile
     bool last[kStreams] = {};
     int k_steps = 0;  ///< that hold keys of the sequence
     device::RingState<Config::kStages> v;
@@ -51,7 +50,6 @@ class MmaIssuer {
     const device::RingState<Config::kStages> k = ring_;
     ring_.advance();
     Step now;
-    now.exists = true;
     now.v = ring_;
     ring_.advance();
     const int keys = tile.seqlen_k - n * kTileN;
@@ -61,20 +59,26 @@ class MmaIssuer {
       now.active[i] = n >= tile.begin[i] && n < tile.end[i];
       now.first[i] = n == tile.begin[i];
       now.last[i] = n + 1 == tile.end[i];
-      if (before.active[i]) issue_values(i, before);
-      if (i == kStreams - 1 && before.exists) commit(barriers_.kv_empty[before.v.stage]);
+      finish(i, before);
       if (now.active[i]) issue_scores(i, now, k);
     }
     commit(barriers_.kv_empty[k.stage]);
     return now;
   }
 
-  __device__ void finish_step(const Step& step) {
+  __device__ void finish(const Step& step) {
 #pragma unroll
-    for (int i = 0; i < kStreams; ++i) {
-      if (step.active[i]) issue_values(i, step);
-    }
-    if (step.exists) commit(barriers_.kv_empty[step.v.stage]);
+    for (int i = 0; i < kStreams; ++i) finish(i, step);
+  }
+
+  /// The CTA's last commit is an o_full, which the correction waits for: barriers must not be
+  /// signalled after the block has exited.
+  __device__ void finish(int stream, const Step& step) {
+    if (!step.active[stream]) return;
+    issue_values(stream, step);
+    const bool last_reader = stream == kStreams - 1 || !step.active[kStreams - 1];
+    if (last_reader) commit(barriers_.kv_empty[step.v.stage]);
+    if (step.last[stream]) commit(barriers_.o_full[stream]);
   }
 
   __device__ void issue_scores(int stream, const Step& step,
@@ -137,7 +141,6 @@ class MmaIssuer {
           tmem + Tmem::o(stream).column, tmem + Tmem::p(stream).column + 8 * j, b + kRows * j,
           ptx::mxf8_instruction(Config::kHeadDim, true, j), scales, j > 0 || !step.first[stream]);
     }
-    if (step.last[stream]) commit(barriers_.o_full[stream]);
   }
 
   __device__ static void commit(const std::uint64_t& barrier) {
