@@ -11,6 +11,7 @@
 #include "kernels/sm100/forward/launch.h"
 #include "mx/bits.h"
 #include "mx/jagged_scale.h"
+#include "reference/datasets.h"
 #include "reference/recipe/recipe.h"
 #include "support/machine.h"
 #include "support/rng.h"
@@ -46,6 +47,7 @@ struct ForwardCase {
   double spread = 0.0;  ///< groups of 32 tokens are scaled by 2^uniform(-spread, spread)
   double drift = 0.0;   ///< keys grow by so much along a sequence: maxima that keep moving
   std::optional<double> fill_q = {}, fill_k = {};  ///< all entries
+  std::string dataset = {};                        ///< of reference::make_dataset; one head
   std::int64_t alter_from = -1;                    ///< k and v are others from this row on
   std::int64_t slack_rows = 3;                     ///< of NaN, behind the last sequence
 
@@ -162,6 +164,14 @@ class ForwardBatch {
     k_ = make_side(dense ? equal_offsets(test.dense_batch, test.dense_seqlen_k) : test.cu_seqlens_k,
                    test.num_heads_kv, 2, 1.0, test.fill_k);
     v_ = make_side(k_.cu, test.num_heads_kv, 3, 1.0, {});
+    if (!test.dataset.empty()) {
+      const HeadInputs inputs = reference::make_dataset(
+          test.dataset,
+          {.seqlen_q = seqlen_q(0), .seqlen_k = seqlen_k(0), .head_dim = test.head_dim});
+      q_.values = {inputs.q};
+      k_.values = {inputs.k};
+      v_.values = {inputs.v};
+    }
     for (std::int64_t s = 0; s < batch(); ++s) {
       for (std::int64_t head = 0; head < test.num_heads; ++head) quantize_head(s, head);
     }

@@ -164,6 +164,29 @@ void check(const ForwardCase& test) {
 
 TEST_P(Forward, AsTheRecipe) { check(GetParam()); }
 
+// The acceptance figures of O against float64 attention on the dequantized operands, by the kernels
+// of the library: at most 1 dB below what these data give.
+TEST(ForwardNumerics, KernFigures) {
+  struct Figure {
+    const char* dataset;
+    std::int64_t keys;
+    double o_db;
+  };
+  for (const Figure& figure :
+       {Figure{"normal", 1024, 32.1}, {"diffuse", 1024, 31.2}, {"rmsnorm", 4096, 48.0}}) {
+    const ForwardBatch batch({.name = figure.dataset,
+                              .dense_batch = 1,
+                              .dense_seqlen_q = 256,
+                              .dense_seqlen_k = figure.keys,
+                              .dataset = figure.dataset});
+    const auto oracle = reference::attention_forward(
+        recipe::kern_inputs(batch.operands(0, 0), batch.problem(), batch.config()));
+    EXPECT_TRUE(expect_close(batch.run(false).o, oracle.o.data,
+                             {.metric = Metric::kSqnrDb, .limit = figure.o_db - 1},
+                             {.label = figure.dataset, .cols = batch.columns()}));
+  }
+}
+
 // The kernels of the library, which do not write P, give the same.
 TEST(ForwardPlain, AsTheProbed) {
   const ForwardBatch batch({.name = "plain",
