@@ -263,22 +263,27 @@ std::int64_t packing_rows(const attention::AttentionProblem& problem) {
 /// Where keys are packed already: several units for each thread, since cores that share their units
 /// with others are not equally fast.
 std::int64_t sharing_rows(const attention::AttentionProblem& problem) {
-  constexpr std::int64_t kUnitsOfThread = 4;
+  constexpr std::int64_t kUnitsOfThread = 8;
   const std::int64_t units = kUnitsOfThread * core::num_threads();
   const std::int64_t rows = mx::ceil_div(problem.rows_o() * problem.num_heads, units);
   return std::clamp(round_up(rows, kTileRows), kTileRows, kMostRows);
 }
 
-/// No result depends on how rows are cut into units.
+/// No result depends on how rows are cut into units. One head after the other: threads read the
+/// same keys at a time.
 std::vector<Unit> make_units(const attention::AttentionProblem& problem, bool shared) {
   const std::int64_t step = shared ? sharing_rows(problem) : packing_rows(problem);
+  const std::int64_t all = problem.rows_o() * problem.num_heads;
   std::vector<Unit> units;
-  for (std::int64_t sequence = 0; sequence < problem.batch; ++sequence) {
+  for (std::int64_t sequence = 0, made = 0; sequence < problem.batch; ++sequence) {
     const std::int64_t seqlen = problem.seqlens().at(sequence).seqlen_q;
-    for (std::int64_t head = 0; head < problem.num_heads; ++head) {
+    for (std::int64_t head = 0; head < problem.num_heads; ++head, made += seqlen) {
+      // Short ones at the end, so that threads end together.
+      const bool ends = shared && 4 * made >= 3 * all;
+      const std::int64_t rows = ends ? std::max(kTileRows, step / 2 / kTileRows * kTileRows) : step;
       // Later rows see more keys under a causal mask: longest first.
-      for (std::int64_t row = (seqlen - 1) / step * step; row >= 0 && seqlen > 0; row -= step) {
-        units.push_back({sequence, head, row, std::min(step, seqlen - row)});
+      for (std::int64_t row = (seqlen - 1) / rows * rows; row >= 0 && seqlen > 0; row -= rows) {
+        units.push_back({sequence, head, row, std::min(rows, seqlen - row)});
       }
     }
   }
