@@ -15,22 +15,8 @@ namespace {
 
 using attention::KeyRange;
 
-/// mx::row_sum::row_delta() without a shift, in its order: columns of a lane are adjacent.
-MXFA_SIMD_CLONES float delta_of(const float* __restrict dout, const float* __restrict o,
-                                std::int64_t dim) {
-  using mx::row_sum::kLanes, mx::row_sum::kVector;
-  static_assert(attention::kNativeHeadDims[1] <= kLanes * kVector);
-  double lanes[kLanes] = {};
-  for (int i = 0; i < kVector; ++i) {
-    for (std::int64_t lane = 0; lane < dim / kVector; ++lane) {
-      const std::int64_t column = lane * kVector + i;
-      lanes[lane] += double{dout[column]} * double{o[column]};
-    }
-  }
-  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-    for (int lane = 0; lane < distance; ++lane) lanes[lane] += lanes[lane + distance];
-  }
-  return static_cast<float>(lanes[0]);
+MXFA_SIMD_CLONES float delta_of(const float* dout, const float* o, std::int64_t dim) {
+  return mx::row_sum::row_delta(dout, o, nullptr, dim);
 }
 
 struct Layout {

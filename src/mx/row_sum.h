@@ -52,9 +52,17 @@ MXFA_HOST_DEVICE constexpr int lane_of(std::int64_t column) {
 inline float row_delta(const float* dout, const float* o, const float* shift,
                        std::int64_t head_dim) {
   double lanes[kLanes] = {};
-  for (std::int64_t c = 0; c < head_dim; ++c) {
-    const double centred = double{o[c]} - (shift == nullptr ? 0.0 : double{shift[c]});
-    lanes[lane_of(c)] += double{dout[c]} * centred;
+  for (std::int64_t step = 0; step < head_dim; step += kStep) {
+    const std::int64_t columns = head_dim - step < kStep ? head_dim - step : kStep;
+    double terms[kStep] = {};  // apart from their sums, so that both loops make vectors
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const double centred =
+          double{o[step + c]} - (shift == nullptr ? 0.0 : double{shift[step + c]});
+      terms[c] = double{dout[step + c]} * centred;
+    }
+    for (int lane = 0; lane < kLanes; ++lane) {
+      for (int i = 0; i < kVector; ++i) lanes[lane] += terms[lane * kVector + i];
+    }
   }
   for (int distance = kLanes / 2; distance > 0; distance /= 2) {
     for (int lane = 0; lane < distance; ++lane) lanes[lane] += lanes[lane + distance];
