@@ -61,8 +61,8 @@ struct BackwardCall {
   float* key_sums = nullptr;            ///< key_sums_elems() of them
   std::byte* shared_queries = nullptr;  ///< shared_query_bytes() of them, 64-byte aligned
 };
-/// Key chunks that a sequence's keys are cut into, each worked on by one thread at a time. A
-/// function of the shape alone, since the order of dQ's sum depends on it.
+/// Key chunks that a sequence's keys are cut into, each with dQ sums of its own, worked on by one
+/// thread at a time. A function of the shape alone, since the order of dQ's sum depends on it.
 std::int64_t key_chunks(const attention::AttentionProblem& problem);
 /// Groups that the query heads of a kv head are cut into, likewise.
 std::int64_t key_groups(const attention::AttentionProblem& problem);

@@ -16,6 +16,19 @@ MXFA_SIMD_CLONES void scale_values(float* values, float factor, std::int64_t cou
   for (std::int64_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
+/// Asks for memory that will be written. Other cores may hold its lines since the call before, and
+/// stores wait for one line after the other.
+void prefetch_to_write(const float* values, std::int64_t count) {
+  constexpr std::int64_t kLine = 16;
+  for (std::int64_t i = 0; i < count; i += kLine) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(values[i]));  // of the builtin only where it is targeted
+#else
+    __builtin_prefetch(values + i, 1);
+#endif
+  }
+}
+
 }  // namespace
 
 void BackwardScratch::Keys::reserve(std::int64_t dim, std::int64_t panel_dim) {
@@ -57,17 +70,17 @@ float* key_sums_at(const BackwardCall& call, KeyGradient which, std::int64_t gro
   return call.key_sums + row * round_up(problem.head_dim, kPanel);
 }
 
-BackwardUnit::BackwardUnit(const BackwardCall& call, const KeyChunk& chunk,
+BackwardUnit::BackwardUnit(const BackwardCall& call, const KeyPiece& piece,
                            const BackwardQueries& queries, BackwardScratch& scratch)
     : call_(call),
-      chunk_(chunk),
+      piece_(piece),
       q_(queries),
       s_(scratch),
       kernel_(kernels()),
-      sequence_(call.problem.seqlens().at(chunk.sequence)),
-      k_s_(call.k_s, chunk.sequence, chunk.head_kv),
-      k_q_(call.k_q, chunk.sequence, chunk.head_kv),
-      v_p_(call.v_p, chunk.sequence, chunk.head_kv),
+      sequence_(call.problem.seqlens().at(piece.sequence)),
+      k_s_(call.k_s, piece.sequence, piece.head_kv),
+      k_q_(call.k_q, piece.sequence, piece.head_kv),
+      v_p_(call.v_p, piece.sequence, piece.head_kv),
       heads_(call.problem.heads_per_kv()),
       dim_(call.problem.head_dim),
       panel_dim_(round_up(dim_, kPanel)) {}
@@ -75,23 +88,24 @@ BackwardUnit::BackwardUnit(const BackwardCall& call, const KeyChunk& chunk,
 void BackwardUnit::run() {
   s_.reserve(dim_, panel_dim_);
   if (call_.dq_sums == nullptr) {
-    dq_.resize((chunk_.head_end - chunk_.head_begin) * sequence_.seqlen_q * panel_dim_);
+    dq_.resize((piece_.head_end - piece_.head_begin) * sequence_.seqlen_q * panel_dim_);
   }
-  s_.has_dq.assign(static_cast<std::size_t>(heads_ * q_.rows() / kTileQueries), false);
+  const bool begins_chunk = piece_.turn == 0;
+  s_.has_dq.assign(static_cast<std::size_t>(heads_ * q_.rows() / kTileQueries), !begins_chunk);
   {
     const Products products(kernel_);
-    for (std::int64_t tile = chunk_.tile_begin; tile < chunk_.tile_end; tile += kBlockTiles) {
-      run_block(tile, std::min(kBlockTiles, chunk_.tile_end - tile));
+    for (std::int64_t tile = piece_.tile_begin; tile < piece_.tile_end; tile += kBlockTiles) {
+      run_block(tile, std::min(kBlockTiles, piece_.tile_end - tile));
     }
   }
-  if (call_.dq.data != nullptr) write_dq();
+  if (call_.dq.data != nullptr && begins_chunk) write_dq();
 }
 
 /// Zeros where no key was seen. Sums that others add to are theirs to finish.
 void BackwardUnit::write_dq() {
   const bool own = call_.dq_sums == nullptr;
-  const float factor = own ? dq_factor(call_, chunk_.sequence, chunk_.head_kv) : 1.0f;
-  for (std::int64_t h = chunk_.head_begin; h < chunk_.head_end; ++h) {
+  const float factor = own ? dq_factor(call_, piece_.sequence, piece_.head_kv) : 1.0f;
+  for (std::int64_t h = piece_.head_begin; h < piece_.head_end; ++h) {
     for (std::int64_t row = 0; row < sequence_.seqlen_q; row += kTileQueries) {
       const std::int64_t count = std::min(kTileQueries, sequence_.seqlen_q - row) * panel_dim_;
       float* const dq = dq_at(h, row);
@@ -102,7 +116,7 @@ void BackwardUnit::write_dq() {
       }
     }
     if (!own) continue;
-    write_rows(call_.dq, {chunk_.sequence, chunk_.head_kv * heads_ + h}, 0, sequence_.seqlen_q,
+    write_rows(call_.dq, {piece_.sequence, piece_.head_kv * heads_ + h}, 0, sequence_.seqlen_q,
                dq_at(h, 0), panel_dim_);
   }
 }
@@ -110,7 +124,7 @@ void BackwardUnit::write_dq() {
 /// The queries once for all key tiles of the block, so that keys and their sums stay in the cache.
 void BackwardUnit::run_block(std::int64_t first_tile, std::int64_t tiles) {
   for (std::int64_t i = 0; i < tiles; ++i) read_keys(i, first_tile + i);
-  for (std::int64_t h = chunk_.head_begin; h < chunk_.head_end; ++h) {
+  for (std::int64_t h = piece_.head_begin; h < piece_.head_end; ++h) {
     for (Keys& keys : s_.keys) keys.rounding.begin_keys();
     for (std::int64_t row = 0; row < sequence_.seqlen_q; row += kSpanQueries) {
       run_span(tiles, h, row);
@@ -121,6 +135,9 @@ void BackwardUnit::run_block(std::int64_t first_tile, std::int64_t tiles) {
 
 void BackwardUnit::run_span(std::int64_t tiles, std::int64_t h, std::int64_t row) {
   const std::int64_t end = std::min(row + kSpanQueries, sequence_.seqlen_q);
+  if (call_.dq_sums != nullptr) {
+    prefetch_to_write(dq_at(h, row), (end - row) * panel_dim_);
+  }
   for (std::int64_t i = 0; i < tiles; ++i) {
     Keys& keys = s_.keys[i];
     for (std::int64_t at = row; at < end; at += kTileQueries) {
@@ -178,11 +195,11 @@ void BackwardUnit::write_keys(Keys& keys) {
     if (call_.key_sums != nullptr) {
       std::copy_n(
           sums, count,
-          key_sums_at(call_, which, chunk_.group, chunk_.head_kv, sequence_.k_begin + keys.first));
+          key_sums_at(call_, which, piece_.group, piece_.head_kv, sequence_.k_begin + keys.first));
       return;
     }
     scale_values(sums, factor, count);
-    write_rows(target, {chunk_.sequence, chunk_.head_kv}, keys.first, keys.real, sums, panel_dim_);
+    write_rows(target, {piece_.sequence, piece_.head_kv}, keys.first, keys.real, sums, panel_dim_);
   };
   write(call_.dk, keys.dk.data(), KeyGradient::kDk, dk_factor(call_, q_));
   write(call_.dv, keys.dv.data(), KeyGradient::kDv, dv_factor(q_));
@@ -295,9 +312,9 @@ void BackwardUnit::add_to_keys(Keys& keys, std::int64_t h, std::int64_t row) {
 
 float* BackwardUnit::dq_at(std::int64_t h, std::int64_t row) {
   if (call_.dq_sums == nullptr) {
-    return dq_.data() + ((h - chunk_.head_begin) * sequence_.seqlen_q + row) * panel_dim_;
+    return dq_.data() + ((h - piece_.head_begin) * sequence_.seqlen_q + row) * panel_dim_;
   }
-  const std::int64_t head = chunk_.index * call_.problem.num_heads + chunk_.head_kv * heads_ + h;
+  const std::int64_t head = piece_.index * call_.problem.num_heads + piece_.head_kv * heads_ + h;
   const std::int64_t first = head * call_.problem.rows_o() + sequence_.o_begin;
   return call_.dq_sums + (first + row) * panel_dim_;
 }

@@ -10,7 +10,7 @@
 #include "cpu/non_finite.h"
 #include "cpu/units.h"
 
-/// The backward of one chunk of keys. Internal to attention_backward().
+/// The backward of one piece of a chunk of keys. Internal to attention_backward().
 namespace mxfa::cpu {
 
 // A block is what passes over the queries together, a span what of them is worked on between two
@@ -23,18 +23,20 @@ inline constexpr std::int64_t kSpanQueries = kSpanTiles * kTileQueries;
 /// Those that share a scale: so many in Hopper's recipe, kScaleBlock in the others.
 inline constexpr std::int64_t kPartKeys = DsRounding::kDqKeys;
 
-/// Key tiles [tile_begin, tile_end) of one (sequence, kv head), and some of its query heads.
-struct KeyChunk {
+/// What one thread works on: key tiles [tile_begin, tile_end) of one chunk of a (sequence, kv
+/// head), and some of its query heads.
+struct KeyPiece {
   std::int64_t sequence = 0;
   std::int64_t head_kv = 0;
-  std::int64_t index = 0;  ///< of the chunk
+  std::int64_t index = 0;  ///< of the chunk among the sequence's
   std::int64_t tile_begin = 0;
   std::int64_t tile_end = 0;
   std::int64_t group = 0;
   std::int64_t head_begin = 0;  ///< of the group's query heads, counted from the kv head's first
   std::int64_t head_end = 0;
-
-  bool empty() const { return tile_begin == tile_end; }
+  std::int64_t chunk = 0;  ///< among all
+  /// Pieces of a chunk add to the same sums of dQ: one after the other, in this order.
+  int turn = 0;
 };
 
 struct BackwardScratch {
@@ -70,7 +72,7 @@ struct BackwardScratch {
 
 class BackwardUnit {
  public:
-  BackwardUnit(const BackwardCall& call, const KeyChunk& chunk, const BackwardQueries& queries,
+  BackwardUnit(const BackwardCall& call, const KeyPiece& piece, const BackwardQueries& queries,
                BackwardScratch& scratch);
   void run();
 
@@ -101,7 +103,7 @@ class BackwardUnit {
   }
 
   const BackwardCall& call_;
-  const KeyChunk& chunk_;
+  const KeyPiece& piece_;
   const BackwardQueries& q_;
   BackwardScratch& s_;
   const Kernels& kernel_;

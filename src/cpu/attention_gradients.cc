@@ -5,50 +5,10 @@
 #include "core/simd_clones.h"
 #include "cpu/attention.h"
 #include "cpu/attention_backward.h"
+#include "cpu/key_pieces.h"
 
 namespace mxfa::cpu {
 namespace {
-
-constexpr std::int64_t kWantedUnits = 32;  // enough for the cores of one socket
-
-/// Where chunk `index` of `chunks` begins: the last two are half as long as the others, so that
-/// threads end together.
-std::int64_t chunk_begin(std::int64_t tiles, std::int64_t index, std::int64_t chunks) {
-  if (chunks == 1) return index * tiles;
-  return std::min(2 * index, index + chunks - 2) * tiles / (2 * chunks - 2);
-}
-KeyChunk make_chunk(const attention::Sequence& sequence, std::int64_t index, std::int64_t chunks) {
-  const std::int64_t tiles = mx::ceil_div(sequence.seqlen_k, kTileKeys);
-  return {.index = index,
-          .tile_begin = chunk_begin(tiles, index, chunks),
-          .tile_end = chunk_begin(tiles, index + 1, chunks)};
-}
-
-/// One chunk always remains, so that its dQ and empty sequences are written.
-std::vector<KeyChunk> make_chunks(const attention::AttentionProblem& problem) {
-  const std::int64_t chunks = key_chunks(problem), groups = key_groups(problem);
-  std::vector<KeyChunk> result;
-  for (std::int64_t sequence = 0; sequence < problem.batch; ++sequence) {
-    const attention::Sequence lengths = problem.seqlens().at(sequence);
-    for (std::int64_t i = 0; i < problem.num_heads_kv * chunks * groups; ++i) {
-      KeyChunk chunk = make_chunk(lengths, i % chunks, chunks);
-      if (chunk.empty() && chunks > 1) continue;
-      chunk.sequence = sequence;
-      chunk.head_kv = i / chunks / groups;
-      chunk.group = i / chunks % groups;
-      chunk.head_begin = chunk.group * problem.heads_per_kv() / groups;
-      chunk.head_end = (chunk.group + 1) * problem.heads_per_kv() / groups;
-      result.push_back(chunk);
-    }
-  }
-  // Longest first, so that threads end together; no result depends on the order.
-  const auto work = [&](const KeyChunk& chunk) {
-    return (chunk.tile_end - chunk.tile_begin) * problem.seqlens().at(chunk.sequence).seqlen_q;
-  };
-  std::stable_sort(result.begin(), result.end(),
-                   [&](const KeyChunk& a, const KeyChunk& b) { return work(a) > work(b); });
-  return result;
-}
 
 bool shares_queries(const attention::AttentionProblem& problem) {
   return key_chunks(problem) * key_groups(problem) > 1;
@@ -116,10 +76,10 @@ class DqSum {
   explicit DqSum(const BackwardCall& call)
       : call_(call), problem_(call.problem), chunks_(key_chunks(call.problem)) {
     factors_.resize(static_cast<std::size_t>(problem_.batch * problem_.num_heads_kv));
-    for (std::int64_t i = 0; i < std::ssize(factors_); ++i) {
+    core::parallel_for(std::ssize(factors_), [&](std::int64_t i) {
       factors_[static_cast<std::size_t>(i)] =
           dq_factor(call_, i / problem_.num_heads_kv, i % problem_.num_heads_kv);
-    }
+    });
   }
 
   void run() {
@@ -171,7 +131,7 @@ class DqSum {
     const float factor = factors_[static_cast<std::size_t>(s * problem_.num_heads_kv +
                                                            head / problem_.heads_per_kv())];
     for (std::int64_t index = 0; index < chunks_; ++index) {
-      if (make_chunk(sequence, index, chunks_).empty() && chunks_ > 1) continue;
+      if (chunk_tiles(sequence, index, chunks_).empty() && chunks_ > 1) continue;
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t plane = index * problem_.num_heads + head;
         const std::int64_t at = plane * problem_.rows_o() + sequence.o_begin + row + r;
@@ -228,30 +188,6 @@ void sum_key_gradients(const BackwardCall& call, const std::vector<BackwardQueri
 
 }  // namespace
 
-std::int64_t key_groups(const attention::AttentionProblem& problem) {
-  const std::int64_t heads = problem.heads_per_kv();
-  std::int64_t groups = 1;
-  while (groups < heads &&
-         (heads % groups != 0 || problem.batch * problem.num_heads_kv * groups < kWantedUnits)) {
-    ++groups;
-  }
-  return groups;
-}
-
-std::int64_t key_chunks(const attention::AttentionProblem& problem) {
-  constexpr std::int64_t kMostChunks = 8;  // bounds the scratch of dQ's sums
-  constexpr std::int64_t kLeastTiles = 2;  // of a chunk: each reads all queries
-  std::int64_t longest = 0;
-  for (std::int64_t s = 0; s < problem.batch; ++s) {
-    longest = std::max(longest, problem.seqlens().at(s).seqlen_k);
-  }
-  const std::int64_t units =
-      std::max<std::int64_t>(1, problem.batch * problem.num_heads_kv * key_groups(problem));
-  const std::int64_t most = std::min(kMostChunks, mx::ceil_div(longest, kLeastTiles * kTileKeys));
-  const std::int64_t wanted = mx::ceil_div(kWantedUnits, units);
-  return std::clamp<std::int64_t>(wanted > 1 ? wanted + 1 : 1, 1, std::max<std::int64_t>(most, 1));
-}
-
 std::int64_t dq_sums_elems(const attention::AttentionProblem& problem) {
   const std::int64_t chunks = key_chunks(problem);
   if (chunks == 1 && !problem.broadcast_q) return 0;
@@ -277,22 +213,24 @@ std::int64_t shared_query_bytes(const attention::AttentionProblem& problem) {
 
 void attention_backward(const BackwardCall& call) {
   clear_delta(call);
-  const std::vector<KeyChunk> chunks = make_chunks(call.problem);
+  KeyPieces pieces(call.problem);
   const std::vector<BackwardQueries> shared = share_queries(call);
-  for_each_unit<BackwardScratch>(std::ssize(chunks), [&](BackwardScratch& scratch, std::int64_t i) {
-    const KeyChunk& chunk = chunks[static_cast<std::size_t>(i)];
-    const std::int64_t pair = chunk.sequence * call.problem.num_heads_kv + chunk.head_kv;
+  const auto run_piece = [&](BackwardScratch& scratch, const KeyPiece& piece) {
     if (!shared.empty()) {
-      return BackwardUnit(call, chunk, shared[static_cast<std::size_t>(pair)], scratch).run();
+      const std::int64_t pair = piece.sequence * call.problem.num_heads_kv + piece.head_kv;
+      return BackwardUnit(call, piece, shared[static_cast<std::size_t>(pair)], scratch).run();
     }
     const std::int64_t bytes =
-        BackwardQueries::bytes(call.problem, call.problem.seqlens().at(chunk.sequence).seqlen_q);
+        BackwardQueries::bytes(call.problem, call.problem.seqlens().at(piece.sequence).seqlen_q);
     // Not of the kept scratch: it grows with the sequence.
     Buffer<std::byte> memory(bytes);
-    BackwardQueries own(call, chunk.sequence, chunk.head_kv,
+    BackwardQueries own(call, piece.sequence, piece.head_kv,
                         {memory.data(), static_cast<std::size_t>(bytes)});
     own.prepare();
-    BackwardUnit(call, chunk, own, scratch).run();
+    BackwardUnit(call, piece, own, scratch).run();
+  };
+  for_each_unit<BackwardScratch>(pieces.size(), [&](BackwardScratch& scratch, std::int64_t i) {
+    pieces.run(i, [&](const KeyPiece& piece) { run_piece(scratch, piece); });
   });
   if (call.key_sums != nullptr) sum_key_gradients(call, shared);
   // Of a broadcast q even where no sequence adds to it.
