@@ -145,7 +145,7 @@ struct Group {
       if constexpr (!kByRow) amax[s] = reduce(amax[s], 16);
       const int scale = max(max(mx::scale_from_amax<mx::E4M3>(amax[s], ScaleRule::kRoundUp), least),
                             params.min_scale);
-      scales[s] = scale == mx::kE8M0Nan ? scale : min(scale + params.lowered, mx::kE8M0Nan - 1);
+      scales[s] = mx::raised_scale(scale, params.lowered);
     }
   }
 

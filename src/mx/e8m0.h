@@ -49,4 +49,11 @@ MXFA_HOST_DEVICE constexpr std::uint8_t encode_scaled(float value, std::uint8_t 
   return encode_fp8<Format>(value * inverse_e8m0(scale));
 }
 
+/// The scale that is so many binades larger, at most the largest one; NaN stays NaN.
+MXFA_HOST_DEVICE constexpr std::uint8_t raised_scale(int scale, int binades) {
+  if (scale == kE8M0Nan) return kE8M0Nan;
+  const int raised = scale + binades;
+  return static_cast<std::uint8_t>(raised < kE8M0Nan ? raised : kE8M0Nan - 1);
+}
+
 }  // namespace mxfa::mx

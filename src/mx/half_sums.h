@@ -18,9 +18,7 @@ MXFA_HOST_DEVICE constexpr float half_sums_part(float value) {
 /// The least scale of a group of 32 rows whose columns' parts sum up to `sum` at most: then values
 /// sum up to 60 units, and to 63.8 when each is rounded up. NaN and infinity: see scale_from_amax.
 MXFA_HOST_DEVICE constexpr std::uint8_t half_sums_scale(float sum) {
-  const int scale = scale_from_amax<E4M3>(sum * (448.0f / 60.0f), ScaleRule::kRoundUp);
-  if (scale == kE8M0Nan) return kE8M0Nan;
-  return static_cast<std::uint8_t>(scale + 8 < kE8M0Nan ? scale + 8 : kE8M0Nan - 1);
+  return raised_scale(scale_from_amax<E4M3>(sum * (448.0f / 60.0f), ScaleRule::kRoundUp), 8);
 }
 
 }  // namespace mxfa::mx

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "mx/block.h"
 #include "mx/definition.h"
 #include "mx/e8m0.h"
+#include "mx/lower.h"
 
 namespace mxfa::mx {
 namespace {
@@ -161,6 +163,29 @@ TEST(E8M0, EveryByteIsItsPowerOfTwo) {
   }
   EXPECT_TRUE(std::isnan(decode_e8m0(0xFF)));
   EXPECT_TRUE(std::isnan(inverse_e8m0(0xFF)));
+}
+
+/// A raised scale is a number wherever the scale was one: the largest finite values have 247.
+TEST(E8M0, RaisedScalesEndAtTheLargest) {
+  EXPECT_EQ(scale_from_amax<E4M3>(std::numeric_limits<float>::max(), ScaleRule::kRoundUp), 247);
+  for (int scale = 0; scale < 256; ++scale) {
+    for (int binades = 0; binades < 12; ++binades) {
+      ASSERT_EQ(raised_scale(scale, binades), scale == 255 ? 255 : std::min(scale + binades, 254))
+          << scale << " by " << binades;
+    }
+  }
+}
+
+/// Payload of the largest values, 8 binades below what the format holds: under 254 it is 7 below.
+TEST(Lowered, TheLargestValuesStayNumbers) {
+  const float values[] = {std::numeric_limits<float>::max(), -0x1p127f, 0x1p110f, 0.0f};
+  const FloatView view = row_major(values, 1, 4);
+  const QuantizedMatrix got = lowered(quantize(view, {BlockShape::k1xD}), view, 8);
+  EXPECT_EQ(got.scale(0, 0), 254);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(got.codes[i], encode_scaled<E4M3>(values[i], 254)) << values[i];
+  }
+  EXPECT_EQ(dequantize<E4M3>(got.codes[1], got.scale(0, 0)), -0x1p127f);
 }
 
 /// All 65536 pairs; a product beyond FP32 is infinite.

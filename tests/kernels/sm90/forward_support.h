@@ -97,21 +97,8 @@ inline std::vector<std::int32_t> equal_offsets(std::int64_t batch, std::int64_t 
 /// `lowered`: payload is that many binades smaller than the format allows.
 inline mx::QuantizedMatrix quantize_rows(const Matrix<float>& values, BlockShape shape,
                                          int lowered) {
-  mx::QuantizedMatrix result =
-      mx::quantize(mx::row_major(values.data.data(), values.rows, values.cols), {shape});
-  if (lowered == 0) return result;
-  for (std::uint8_t& scale : result.scales) {
-    if (scale != 0xFF) scale = static_cast<std::uint8_t>(scale + lowered);
-  }
-  for (std::int64_t row = 0; row < values.rows; ++row) {
-    for (std::int64_t d = 0; d < values.cols; ++d) {
-      const std::uint8_t scale = result.scale(row, d);
-      if (scale == 0xFF) continue;
-      result.codes[row * values.cols + d] =
-          mx::encode_e4m3(std::ldexp(values(row, d), 127 - scale));
-    }
-  }
-  return result;
+  const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
+  return mx::lowered(mx::quantize(view, {shape}), view, lowered);
 }
 
 class ForwardBatch {
