@@ -38,13 +38,14 @@ void rmsnorm_quantize(const Queue& queue, const RmsNormQuantizeParams& params) {
   shape.dynamic_smem_bytes = kRmsNormSmemBytes;
   const driver::KernelNeeds needs{.dynamic_smem_bytes = kRmsNormSmemBytes,
                                   .nonportable_cluster = cluster > 8};
-  const driver::Kernel kernel = queue.kernels.get("rmsnorm_quantize", entry_for(params), needs);
+  const std::string entry = entry_for(params);
   // A cluster that found no place would begin when all the others have ended.
   const std::int64_t resident =
-      cluster == 1 ? queue.device.multiprocessors() : kernel.resident_clusters(shape);
+      cluster == 1 ? queue.device.multiprocessors()
+                   : queue.kernels.resident_clusters("rmsnorm_quantize", entry, needs, shape);
   shape.grid[0] =
       static_cast<unsigned>(std::min(tiles, std::max<std::int64_t>(1, resident)) * cluster);
-  kernel.launch(queue.stream, shape, params);
+  queue.kernels.get("rmsnorm_quantize", entry, needs).launch(queue.stream, shape, params);
 }
 
 }  // namespace mxfa::device

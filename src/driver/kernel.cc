@@ -63,16 +63,6 @@ void Kernel::launch_raw(CUstream stream, const LaunchShape& shape, void** argume
       "cuLaunchKernelEx");
 }
 
-int Kernel::resident_clusters(const LaunchShape& shape) const {
-  const LaunchConfig config(nullptr, shape);
-  const CurrentDevice current(*device_);
-  int count = 0;
-  device_->driver().check(
-      device_->calls().cuOccupancyMaxActiveClusters(&count, function_, &config.config),
-      "cuOccupancyMaxActiveClusters");
-  return count;
-}
-
 KernelCache::~KernelCache() {
   const CurrentDevice current(device_);
   for (const auto& [name, module] : modules_) {
@@ -125,20 +115,43 @@ void KernelCache::grant(Entry& entry, const KernelNeeds& needs) const {
   }
 }
 
-Kernel KernelCache::get(std::string_view module, std::string_view name, const KernelNeeds& needs) {
-  const std::lock_guard lock(mutex_);
+KernelCache::Entry& KernelCache::entry_of(std::string_view module, std::string_view name,
+                                          const KernelNeeds& needs) {
   Module& own = find_or_make(modules_, module);
   Entry& entry = find_or_make(own.entries, name);
   const KernelNeeds& granted = entry.granted;
   if (entry.function != nullptr && needs.dynamic_smem_bytes <= granted.dynamic_smem_bytes &&
       needs.nonportable_cluster <= granted.nonportable_cluster) {
-    return {device_, entry.function};
+    return entry;
   }
   const CurrentDevice current(device_);
   if (own.handle == nullptr) load(own, module);
   if (entry.function == nullptr) find_function(entry, own, name);
   grant(entry, needs);
-  return {device_, entry.function};
+  return entry;
+}
+
+Kernel KernelCache::get(std::string_view module, std::string_view name, const KernelNeeds& needs) {
+  const std::lock_guard lock(mutex_);
+  return {device_, entry_of(module, name, needs).function};
+}
+
+int KernelCache::resident_clusters(std::string_view module, std::string_view name,
+                                   const KernelNeeds& needs, const LaunchShape& shape) {
+  const std::lock_guard lock(mutex_);
+  Entry& entry = entry_of(module, name, needs);
+  const ClusterShape key{shape.cluster[0],        shape.cluster[1], shape.cluster[2],
+                         shape.block[0],          shape.block[1],   shape.block[2],
+                         shape.dynamic_smem_bytes};
+  const auto known = entry.resident.find(key);
+  if (known != entry.resident.end()) return known->second;
+  const LaunchConfig config(nullptr, shape);
+  const CurrentDevice current(device_);
+  int count = 0;
+  device_.driver().check(
+      device_.calls().cuOccupancyMaxActiveClusters(&count, entry.function, &config.config),
+      "cuOccupancyMaxActiveClusters");
+  return entry.resident[key] = count;
 }
 
 }  // namespace mxfa::driver

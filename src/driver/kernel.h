@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -47,9 +48,6 @@ class Kernel {
     launch_raw(stream, shape, pointers);
   }
   int attribute(CUfunction_attribute attribute) const;
-  /// Clusters of `shape` that the device holds at once. Fewer than its multiprocessors would allow
-  /// where they come in groups of other sizes.
-  int resident_clusters(const LaunchShape& shape) const;
 
  private:
   void launch_raw(CUstream stream, const LaunchShape& shape, void** arguments) const;
@@ -71,17 +69,27 @@ class KernelCache {
   /// The entry `name` of `module` for the device's architecture, granted what it needs.
   /// Throws Error(kDevice) where no image was built for it.
   Kernel get(std::string_view module, std::string_view name, const KernelNeeds& needs = {});
+  /// Clusters of `shape` with the kernel of get() that the device holds at once, whatever its grid.
+  /// Fewer than its multiprocessors would allow where they come in groups of other sizes. Asked of
+  /// the driver once.
+  int resident_clusters(std::string_view module, std::string_view name, const KernelNeeds& needs,
+                        const LaunchShape& shape);
 
  private:
+  /// What of a shape, beside its grid, decides how many clusters are resident.
+  using ClusterShape = std::array<unsigned, 7>;
   struct Entry {
     CUfunction function = nullptr;
     KernelNeeds granted = {};
+    std::map<ClusterShape, int> resident = {};
   };
   struct Module {
     CUmodule handle = nullptr;
     std::map<std::string, Entry, std::less<>> entries = {};
   };
 
+  /// Loaded and granted what it needs. The lock is the caller's.
+  Entry& entry_of(std::string_view module, std::string_view name, const KernelNeeds& needs);
   void load(Module& module, std::string_view name) const;
   void find_function(Entry& entry, const Module& module, std::string_view name) const;
   void grant(Entry& entry, const KernelNeeds& needs) const;

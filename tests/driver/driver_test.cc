@@ -107,6 +107,41 @@ TEST(DriverOnEmulator, ErrorsCarryTheEmulatorsReport) {
                "byte 4 of buffer", "kernel store", "launch seed"});
 }
 
+/// The driver's own answer for each shape, whatever its grid, and one question for it.
+TEST(DriverOnEmulator, ResidentClustersAreAskedForOnce) {
+  DriverOptions options = emulator();
+  options.emulator.multiprocessors = 12;
+  const auto driver = std::make_shared<Driver>(options);
+  static int asked;
+  static FunctionTable original;
+  asked = 0;
+  original = driver->calls();
+  const_cast<FunctionTable&>(driver->calls()).cuOccupancyMaxActiveClusters =
+      [](int* count, CUfunction function, const CUlaunchConfig* config) {
+        ++asked;
+        return original.cuOccupancyMaxActiveClusters(count, function, config);
+      };
+  const Device device(driver, 0);
+  const KernelImage images[] = {{"store", "sm_90a", {}, kPtx}};
+  KernelCache kernels(device, images);
+  const auto clusters = [&](unsigned cluster, unsigned threads) {
+    LaunchShape shape;
+    shape.grid[0] = static_cast<unsigned>(asked + 1) * cluster;
+    shape.block[0] = threads;
+    shape.cluster[0] = cluster;
+    return kernels.resident_clusters("store", "store", {}, shape);
+  };
+  const int twos = clusters(2, 1024), fours = clusters(4, 1024), thin = clusters(2, 512);
+  EXPECT_EQ(asked, 3);
+  EXPECT_EQ(twos, 12);  // two CTAs of 1024 threads on each of 12 multiprocessors, in pairs
+  EXPECT_EQ(fours, 6);
+  EXPECT_EQ(thin, 24);
+  EXPECT_EQ(clusters(4, 1024), fours);
+  EXPECT_EQ(clusters(2, 512), thin);
+  EXPECT_EQ(clusters(2, 1024), twos);
+  EXPECT_EQ(asked, 3);
+}
+
 TEST(DriverOnEmulator, BadLaunchesAndModulesAreNamed) {
   const auto driver = std::make_shared<const Driver>(emulator());
   const Device device(driver, 0);
