@@ -9,8 +9,6 @@
 namespace mxfa::device {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;  // of what the driver allocates
-
 void check(const OperandsSpec& spec) {
   core::expect(spec.head_dim > 0 && spec.head_dim % 8 == 0 && spec.head_dim <= 128, "head_dim",
                "a multiple of 8 up to 128", spec.head_dim);
@@ -120,19 +118,19 @@ std::int64_t block_scaled_bytes(const OperandsSpec& spec) {
   check(spec);
   Preparation counted(spec, nullptr, nullptr);
   counted.run();
-  return mx::ceil_div(counted.bytes(), kAlignment) * kAlignment;
+  return mx::ceil_div(counted.bytes(), kMemoryAlignment) * kMemoryAlignment;
 }
 
 BlockScaledOperands prepare_block_scaled(const Queue& queue, const OperandsSpec& spec,
                                          void* memory) {
   check(spec);
-  internal::expect_aligned(memory, "memory", kAlignment);
+  internal::expect_aligned(memory, "memory", kMemoryAlignment);
   return Preparation(spec, memory, &queue).run();
 }
 
 BlockScaledOperands block_scaled_in(const OperandsSpec& spec, void* memory) {
   check(spec);
-  internal::expect_aligned(memory, "memory", kAlignment);
+  internal::expect_aligned(memory, "memory", kMemoryAlignment);
   return Preparation(spec, memory, nullptr).run();
 }
 

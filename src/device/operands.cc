@@ -9,8 +9,6 @@
 namespace mxfa::device {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;  // of what the driver allocates
-
 /// Which copies of a tensor are made, and how.
 struct Copies {
   bool rows = false;
@@ -36,7 +34,7 @@ Sequences sequences_of_o(const OperandsSpec& spec) {
 class Preparation {
  public:
   Preparation(const OperandsSpec& spec, void* memory, const Queue* queue)
-      : spec_(spec), memory_(operand_arena(memory, kAlignment)), queue_(queue) {}
+      : spec_(spec), memory_(operand_arena(memory, kMemoryAlignment)), queue_(queue) {}
 
   AttentionOperands run() {
     const BlockShape shape = spec_.leak_free ? BlockShape::k1xD : BlockShape::k32xD;
@@ -224,13 +222,13 @@ std::int64_t operands_bytes(const OperandsSpec& spec) {
 
 AttentionOperands prepare_operands(const Queue& queue, const OperandsSpec& spec, void* memory) {
   check(spec);
-  internal::expect_aligned(memory, "memory", kAlignment);
+  internal::expect_aligned(memory, "memory", kMemoryAlignment);
   return Preparation(spec, memory, &queue).run();
 }
 
 AttentionOperands operands_in(const OperandsSpec& spec, void* memory) {
   check(spec);
-  internal::expect_aligned(memory, "memory", kAlignment);
+  internal::expect_aligned(memory, "memory", kMemoryAlignment);
   return Preparation(spec, memory, nullptr).run();
 }
 

@@ -18,6 +18,9 @@
 /// 128 tokens: mx::max_tiles bounds them by shapes alone.
 namespace mxfa::device {
 
+/// What the memory of a call begins on: the alignment of what the driver allocates.
+inline constexpr std::int64_t kMemoryAlignment = 256;
+
 /// The images of this folder's kernels, for a KernelCache.
 std::span<const driver::KernelImage> kernel_images();
 

@@ -17,8 +17,6 @@ namespace {
 using core::expect;
 using core::later;
 
-constexpr std::uintptr_t kWorkspaceAlignment = 256;
-
 /// One side's tokens: packed [total, heads, head_dim] with cu_seqlens, or dense [batch, seqlen,
 /// heads, head_dim] without.
 device::Sequences sequences_of(const TensorView& x, std::string_view name,
@@ -311,9 +309,9 @@ void check_workspace(const DeviceProblem& problem, std::span<std::byte> workspac
                      std::int64_t bytes) {
   expect(static_cast<std::int64_t>(workspace.size()) >= bytes, "workspace",
          later("at least {} bytes", bytes), workspace.size());
-  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
-  expect(address % kWorkspaceAlignment == 0, "workspace", "an address on 256 bytes",
-         later("one {} bytes past that", address % kWorkspaceAlignment));
+  const auto past = reinterpret_cast<std::uintptr_t>(workspace.data()) % device::kMemoryAlignment;
+  expect(past == 0, "workspace", later("an address on {} bytes", device::kMemoryAlignment),
+         later("one {} bytes past that", past));
   expect_on_device(problem.queue.device, workspace.data(), "workspace");
 }
 
@@ -339,7 +337,7 @@ struct NarrowOffsets {
 }  // namespace
 
 std::int64_t with_offsets_bytes(const DeviceProblem& problem, std::int64_t bytes) {
-  core::Arena counter({}, kWorkspaceAlignment);
+  core::Arena counter({}, device::kMemoryAlignment);
   counter.take<std::byte>(bytes);
   const NarrowOffsets offsets(problem, counter);
   return offsets.q == nullptr && offsets.k == nullptr ? bytes : counter.used();
@@ -348,7 +346,7 @@ std::int64_t with_offsets_bytes(const DeviceProblem& problem, std::int64_t bytes
 void narrow_offsets(DeviceProblem& problem, std::byte* workspace, std::int64_t bytes, bool launch) {
   const std::int64_t all = with_offsets_bytes(problem, bytes);
   if (all == bytes) return;
-  core::Arena arena({workspace, static_cast<std::size_t>(all)}, kWorkspaceAlignment);
+  core::Arena arena({workspace, static_cast<std::size_t>(all)}, device::kMemoryAlignment);
   arena.take<std::byte>(bytes);
   const NarrowOffsets offsets(problem, arena);
   const auto use = [&](const std::int64_t* wide, std::int32_t* narrow,

@@ -7,8 +7,6 @@
 namespace mxfa::dispatch {
 namespace {
 
-constexpr std::int64_t kWorkspaceAlignment = 256;
-
 /// In bytes and elements, what BF16 rows lie on.
 struct Alignment {
   int strides, address;
@@ -105,7 +103,7 @@ struct CallInMemory {
 CallInMemory call_of(const BackwardProblem& problem, void* memory,
                      const device::ClearBehindParams& behind) {
   const device::AttentionOperands operands = device::operands_in(problem.operands, memory);
-  core::Arena arena = device::operand_arena(memory, kWorkspaceAlignment);
+  core::Arena arena = device::operand_arena(memory, device::kMemoryAlignment);
   arena.take<std::byte>(operands.bytes);
   const sm90::backward::GradientOut dk = key_gradient(problem, problem.dk, arena),
                                     dv = key_gradient(problem, problem.dv, arena);
