@@ -7,6 +7,8 @@
 
 #include "mxfa/attention.h"
 #include "support/attention_case.h"
+#include "support/compare.h"
+#include "support/rng.h"
 
 /// One forward and backward through the public interface, every output poisoned beforehand.
 namespace mxfa::testing {
@@ -40,12 +42,12 @@ struct AttentionCall {
   std::int64_t num_heads = 1;
   std::int64_t num_heads_kv = 1;
   std::int64_t head_dim = 32;
-  std::vector<std::int32_t> cu_seqlens_q;  ///< empty where q is broadcast
-  std::vector<std::int32_t> cu_seqlens_k;
-  std::vector<float> q, k, v, dout;
-  attention::Options options;
+  std::vector<std::int32_t> cu_seqlens_q = {};  ///< empty where q is broadcast
+  std::vector<std::int32_t> cu_seqlens_k = {};
+  std::vector<float> q = {}, k = {}, v = {}, dout = {};
+  attention::Options options = {};
 
-  std::vector<float> o, lse, row_max, dq, dk, dv;
+  std::vector<float> o = {}, lse = {}, row_max = {}, dq = {}, dk = {}, dv = {};
 
   static AttentionCall of(const AttentionCase& c, const attention::Options& mode) {
     AttentionCall call{.num_heads = c.num_heads,
@@ -57,13 +59,7 @@ struct AttentionCall {
                        .k = c.k,
                        .v = c.v,
                        .dout = c.dout,
-                       .options = mode,
-                       .o = {},
-                       .lse = {},
-                       .row_max = {},
-                       .dq = {},
-                       .dk = {},
-                       .dv = {}};
+                       .options = mode};
     call.options.causal = c.mask.causal;
     call.options.causal_alignment = c.mask.alignment;
     call.options.window_left = c.mask.window_left;
@@ -136,5 +132,33 @@ struct AttentionCall {
     attention::backward(backward_args(), options);
   }
 };
+
+/// `call` of normal values: q of the rows that its lengths say, or of `broadcast_rows` that every
+/// sequence reads.
+inline AttentionCall random_call(AttentionCall call, unsigned seed,
+                                 std::int64_t broadcast_rows = 0) {
+  Rng rng(seed);
+  call.options.broadcast_q = broadcast_rows > 0;
+  const std::int64_t rows_q = broadcast_rows > 0 ? broadcast_rows : call.cu_seqlens_q.back();
+  const std::int64_t width = call.num_heads * call.head_dim;
+  call.q = rng.normal_values<float>(rows_q * width);
+  for (auto* values : {&call.k, &call.v}) {
+    *values =
+        rng.normal_values<float>(call.cu_seqlens_k.back() * call.num_heads_kv * call.head_dim);
+  }
+  call.dout = rng.normal_values<float>(call.rows_o() * width);
+  return call;
+}
+
+/// Every result of two calls.
+inline void expect_equal_bits(const AttentionCall& got, const AttentionCall& want,
+                              const std::string& label) {
+  EXPECT_TRUE(bitwise_equal(got.o, want.o, {.label = label + " o"}));
+  EXPECT_TRUE(bitwise_equal(got.lse, want.lse, {.label = label + " lse"}));
+  EXPECT_TRUE(bitwise_equal(got.row_max, want.row_max, {.label = label + " row_max"}));
+  EXPECT_TRUE(bitwise_equal(got.dq, want.dq, {.label = label + " dq"}));
+  EXPECT_TRUE(bitwise_equal(got.dk, want.dk, {.label = label + " dk"}));
+  EXPECT_TRUE(bitwise_equal(got.dv, want.dv, {.label = label + " dv"}));
+}
 
 }  // namespace mxfa::testing

@@ -9,7 +9,6 @@
 
 #include "cpu/attention_call.h"
 #include "support/compare.h"
-#include "support/rng.h"
 
 /// NaN in one token: loud in every row that sees it, nowhere else, although the masked weights of a
 /// partly visible tile are multiplied with it.
@@ -45,23 +44,17 @@ class CpuAttentionNan : public ::testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
     const auto& [mode, mask] = GetParam();
-    call_.options = mode.options;
-    call_.num_heads = kHeads;
-    call_.head_dim = kDim;
-    call_.cu_seqlens_q = {0, static_cast<std::int32_t>(mask.seqlen_q)};
-    call_.cu_seqlens_k = {0, static_cast<std::int32_t>(mask.seqlen_k)};
+    call_ = random_call({.num_heads = kHeads,
+                         .head_dim = kDim,
+                         .cu_seqlens_q = {0, static_cast<std::int32_t>(mask.seqlen_q)},
+                         .cu_seqlens_k = {0, static_cast<std::int32_t>(mask.seqlen_k)},
+                         .options = mode.options},
+                        3);
     call_.options.causal = mask.causal;
     call_.options.causal_alignment = mask.alignment;
     call_.options.window_left = mask.window_left;
     call_.options.window_right = mask.window_right;
     mask_ = {mask.causal, mask.alignment, mask.window_left, mask.window_right};
-    Rng rng(3);
-    for (auto* values : {&call_.q, &call_.dout}) {
-      *values = rng.normal_values<float>(mask.seqlen_q * kHeads * kDim);
-    }
-    for (auto* values : {&call_.k, &call_.v}) {
-      *values = rng.normal_values<float>(mask.seqlen_k * kDim);
-    }
   }
 
   std::int64_t seqlen_q() const { return std::get<1>(GetParam()).seqlen_q; }

@@ -58,17 +58,7 @@ AttentionCall make_call(const Shape& shape, const Mode& mode) {
                      .head_dim = shape.head_dim,
                      .cu_seqlens_q = shape.cu_seqlens_q,
                      .cu_seqlens_k = shape.cu_seqlens_k,
-                     .q = {},
-                     .k = {},
-                     .v = {},
-                     .dout = {},
-                     .options = mode.options,
-                     .o = {},
-                     .lse = {},
-                     .row_max = {},
-                     .dq = {},
-                     .dk = {},
-                     .dv = {}};
+                     .options = mode.options};
   Rng rng(7);
   const std::int64_t width_q = shape.num_heads * shape.head_dim;
   const std::int64_t width_k = shape.num_heads_kv * shape.head_dim;

@@ -8,49 +8,10 @@
 
 #include "cpu/attention.h"
 #include "cpu/attention_call.h"
-#include "support/compare.h"
-#include "support/rng.h"
 
 /// Calls one after the other: threads and scratch are kept between them, and no result may show it.
 namespace mxfa::testing {
 namespace {
-
-AttentionCall call_of(const attention::Options& options, std::vector<std::int32_t> cu_seqlens_q,
-                      std::vector<std::int32_t> cu_seqlens_k, std::int64_t num_heads,
-                      std::int64_t num_heads_kv, std::int64_t head_dim) {
-  Rng rng(0);
-  AttentionCall call{.num_heads = num_heads,
-                     .num_heads_kv = num_heads_kv,
-                     .head_dim = head_dim,
-                     .cu_seqlens_q = std::move(cu_seqlens_q),
-                     .cu_seqlens_k = std::move(cu_seqlens_k),
-                     .q = {},
-                     .k = {},
-                     .v = {},
-                     .dout = {},
-                     .options = options,
-                     .o = {},
-                     .lse = {},
-                     .row_max = {},
-                     .dq = {},
-                     .dk = {},
-                     .dv = {}};
-  for (auto* values : {&call.q, &call.dout}) {
-    *values = rng.normal_values<float>(call.cu_seqlens_q.back() * num_heads * head_dim);
-  }
-  for (auto* values : {&call.k, &call.v}) {
-    *values = rng.normal_values<float>(call.cu_seqlens_k.back() * num_heads_kv * head_dim);
-  }
-  return call;
-}
-
-void expect_equal_bits(const AttentionCall& got, const AttentionCall& want,
-                       const std::string& label) {
-  EXPECT_TRUE(bitwise_equal(got.o, want.o, {.label = label + " o"}));
-  EXPECT_TRUE(bitwise_equal(got.dq, want.dq, {.label = label + " dq"}));
-  EXPECT_TRUE(bitwise_equal(got.dk, want.dk, {.label = label + " dk"}));
-  EXPECT_TRUE(bitwise_equal(got.dv, want.dv, {.label = label + " dv"}));
-}
 
 /// B09: 50 backwards, each with memory of its own, beside another thread's calls.
 TEST(CpuAttentionRepeats, FiftyBackwardsBesideOtherCallsGiveTheSameBits) {
@@ -58,11 +19,22 @@ TEST(CpuAttentionRepeats, FiftyBackwardsBesideOtherCallsGiveTheSameBits) {
   for (const auto precision : {attention::Precision::kMxfp8, attention::Precision::kBf16}) {
     attention::Options options;
     options.precision = precision;
-    AttentionCall want = call_of(options, {0, 256, 556}, {0, 512, 589}, 4, 2, 128);
+    AttentionCall want = random_call({.num_heads = 4,
+                                      .num_heads_kv = 2,
+                                      .head_dim = 128,
+                                      .cu_seqlens_q = {0, 256, 556},
+                                      .cu_seqlens_k = {0, 512, 589},
+                                      .options = options},
+                                     0);
     want.run();
     std::atomic<bool> done{false};
     std::thread other([&] {
-      AttentionCall busy = call_of(options, {0, 70}, {0, 300}, 2, 1, 64);
+      AttentionCall busy = random_call({.num_heads = 2,
+                                        .head_dim = 64,
+                                        .cu_seqlens_q = {0, 70},
+                                        .cu_seqlens_k = {0, 300},
+                                        .options = options},
+                                       0);
       while (!done) busy.run();
     });
     for (int run = 0; run < kRuns && !HasFailure(); ++run) {
@@ -82,7 +54,12 @@ TEST(CpuAttentionRepeats, FiftyBackwardsBesideOtherCallsGiveTheSameBits) {
 /// what each gives by itself.
 TEST(CpuAttentionRepeats, LengthsInTurnDoNotTouchEachOther) {
   const auto of_length = [](std::int32_t length) {
-    AttentionCall call = call_of({}, {0, length}, {0, length}, 8, 8, 64);
+    AttentionCall call = random_call({.num_heads = 8,
+                                      .num_heads_kv = 8,
+                                      .head_dim = 64,
+                                      .cu_seqlens_q = {0, length},
+                                      .cu_seqlens_k = {0, length}},
+                                     0);
     call.run();
     return call;
   };
