@@ -117,6 +117,15 @@ BlockShape dout_shape(const Options& options);
 /// first row.
 using mxfa::Tensor;
 
+/// The scales of payload once more, as block-scaled tensor cores read them: kE8M0 or kU8
+/// scale_shape() in ScaleLayout::kTiled128x4, for products that sum over head_dim and for those
+/// that sum over tokens. What is not given is not written; 1x32 and 1xD scales have no second,
+/// 32x1 scales no first. On a device: on 16 bytes.
+struct TiledScales {
+  TensorView head_dim = {};  ///< ScaleAxis::kHeadDim: [heads, tiles, ceil(head_dim / 128), 512]
+  TensorView tokens = {};    ///< ScaleAxis::kTokens, likewise
+};
+
 /// rows_o = total_q, or batch * total_q where q is broadcast. Query head h reads the kv head
 /// h / (num_heads / num_heads_kv). head_dim: a multiple of 8 up to 128.
 struct ForwardArgs {
@@ -144,6 +153,8 @@ struct BackwardArgs {
   Tensor dq = {};  ///< [total_q, num_heads, head_dim]
   Tensor dk = {};  ///< [total_k, num_heads_kv, head_dim], summed over the query heads that read it
   Tensor dv = {};  ///< [total_k, num_heads_kv, head_dim], likewise
+  TiledScales dk_tiled = {};  ///< out, optional, where dk is kE4M3: dk.scales tiled
+  TiledScales dv_tiled = {};  ///< of dv, likewise
   /// out, optional: kF32 [num_heads, rows_o], rowsum(dout * o) as dS takes it; 0 behind the last
   /// sequence.
   TensorView delta = {};
@@ -181,8 +192,8 @@ std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& o
 /// which loads it. cu_seqlens lie on the device and are not checked: ascending from 0, at
 /// most the tensor's rows. Where none is given, the batch is dense: q, o [batch, seqlen_q,
 /// num_heads, head_dim], k, v [batch, seqlen_k, num_heads_kv, head_dim] (a broadcast q keeps its
-/// three dimensions). Scales of jagged payload have the extent of max_scale_shape(); those of o
-/// behind the last sequence are 0.
+/// three dimensions). Scales of jagged payload have the extent of max_scale_shape(); those of
+/// outputs behind the last sequence are 0.
 void forward(const ForwardArgs& args, const Options& options, std::span<std::byte> workspace = {});
 /// The halves of a forward on a device, for callers that keep operands: the first makes them in the
 /// workspace, the second runs on what the first left there, as often as it is called, one call at a

@@ -6,12 +6,16 @@ namespace {
 
 constexpr int kThreads = 128;
 
-void move_scales(const Queue& queue, const TileScalesParams& params, std::int64_t max_tiles,
-                 std::string_view entry) {
+void check_tiled(const TileScalesParams& params) {
   internal::expect_heads(params.num_heads);
   core::expect(params.head_dim > 0, "head_dim", "at least 1", params.head_dim);
   internal::expect_aligned(params.tiled, "tiled", 16);
   internal::expect_multiple(params.head_bytes, "head_bytes", 16);
+}
+
+void move_scales(const Queue& queue, const TileScalesParams& params, std::int64_t max_tiles,
+                 std::string_view entry) {
+  check_tiled(params);
   mx::check_scale_axis(params.block_shape, params.axis);
   const std::int64_t works = max_tiles * params.num_heads;
   if (works <= 0) return;
@@ -48,6 +52,16 @@ void tile_scales(const Queue& queue, const TileScalesParams& params, std::int64_
 
 void untile_scales(const Queue& queue, const TileScalesParams& params, std::int64_t max_tiles) {
   move_scales(queue, params, max_tiles, "untile_scales");
+}
+
+void clear_tiles_behind(const Queue& queue, const TileScalesParams& params, std::int64_t tiles) {
+  check_tiled(params);
+  if (tiles <= 0) return;
+  driver::LaunchShape shape;
+  shape.grid[0] = 16;  // there are few such tiles, mostly none
+  shape.block[0] = kThreads;
+  queue.kernels.get("jagged_scale", "clear_tiles_behind")
+      .launch(queue.stream, shape, params, tiles);
 }
 
 }  // namespace mxfa::device

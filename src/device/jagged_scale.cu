@@ -97,6 +97,21 @@ extern "C" __global__ void __launch_bounds__(128)
   for_each_atom(params, [](const Atom& atom) { atom.write_compact(); });
 }
 
+/// The atoms behind the last sequence's, up to `tiles` of a head: zeros. A warp takes one atom.
+extern "C" __global__ void __launch_bounds__(128)
+    clear_tiles_behind(const __grid_constant__ TileScalesParams params, std::int64_t tiles) {
+  const std::int64_t column_atoms = mx::ceil_div(params.head_dim, mx::kAtomRows);
+  const std::int64_t first = params.offsets.tiles(params.offsets.batch) * column_atoms;
+  const std::int64_t atoms = tiles * column_atoms - first;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  for (std::int64_t work = std::int64_t{blockIdx.x} * warps + threadIdx.x / 32;
+       work < atoms * params.num_heads; work += std::int64_t{gridDim.x} * warps) {
+    std::uint8_t* const atom =
+        params.tiled + work / atoms * params.head_bytes + (first + work % atoms) * mx::kAtomBytes;
+    reinterpret_cast<uint4*>(atom)[threadIdx.x % 32] = make_uint4(0, 0, 0, 0);
+  }
+}
+
 /// One CTA: prefix sums of groups and tiles over the batch, chunk after chunk of its threads.
 extern "C" __global__ void __launch_bounds__(1024)
     jagged_offsets(const std::int32_t* tokens, std::int32_t batch, std::int64_t* groups,

@@ -51,6 +51,8 @@ void quantize(const Queue& queue, const QuantizeParams& params, std::int64_t max
 /// back.
 void tile_scales(const Queue& queue, const TileScalesParams& params, std::int64_t max_tiles);
 void untile_scales(const Queue& queue, const TileScalesParams& params, std::int64_t max_tiles);
+/// Zeros in the tiles behind the last sequence's, of `tiles` that a head has. `compact` is unused.
+void clear_tiles_behind(const Queue& queue, const TileScalesParams& params, std::int64_t tiles);
 
 /// `format`: kE4M3 or kE5M2, of both payloads.
 void realign(const Queue& queue, const RealignParams& params, DType format, std::int64_t max_tiles);

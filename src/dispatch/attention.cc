@@ -1,11 +1,14 @@
 #include "mxfa/attention.h"
 
+#include <array>
 #include <limits>
+#include <tuple>
 
 #include "core/check.h"
 #include "core/workspace.h"
 #include "dispatch/attention_operands.h"
 #include "dispatch/device_calls.h"
+#include "dispatch/tiled_scales.h"
 #include "dispatch/validate.h"
 
 namespace mxfa::attention {
@@ -88,6 +91,11 @@ void check_forward(const ForwardArgs& args, const AttentionShape& shape, const O
   }
 }
 
+Role gradient_role(Role role, const Options& options) {
+  role.block_shape = options.output_shape;
+  return role;
+}
+
 void check_backward(const BackwardArgs& args, const AttentionShape& shape, const Options& options) {
   const std::int64_t dim = shape.problem.head_dim;
   DTypeCheck dtypes = check_qkv(args.q, args.k, args.v, shape, options);
@@ -104,11 +112,15 @@ void check_backward(const BackwardArgs& args, const AttentionShape& shape, const
     dispatch::check_row_values(args.row_max, "row_max", shape.problem, false);
   }
   const Role q = dispatch::q_role(shape, options);
-  for (const auto& [tensor, name] : {std::pair(&args.dk, "dk"), std::pair(&args.dv, "dv")}) {
-    if (!tensor->given()) continue;
-    Role role = dispatch::k_role(shape, options, name);
-    role.block_shape = options.output_shape;
-    dispatch::check_output_tensor(*tensor, role, dim);
+  for (const auto& [tensor, tiled, name] :
+       {std::tuple(&args.dk, &args.dk_tiled, "dk"), std::tuple(&args.dv, &args.dv_tiled, "dv")}) {
+    const Role role = gradient_role(dispatch::k_role(shape, options, name), options);
+    if (tensor->given()) dispatch::check_output_tensor(*tensor, role, dim);
+    dispatch::check_tiled_copies(*tiled, {.name = name,
+                                          .tensor = *tensor,
+                                          .block_shape = role.block_shape,
+                                          .extents = std::array{role.tokens, role.heads, dim},
+                                          .tiles = role.offsets->tiles.back()});
   }
   core::expect(args.dq_overflows.rank == 0, "dq_overflows", "none on the CPU", args.dq_overflows);
   if (args.delta.rank > 0) dispatch::check_row_values(args.delta, "delta", shape.problem, true);
@@ -118,15 +130,9 @@ void check_backward(const BackwardArgs& args, const AttentionShape& shape, const
     dispatch::check_output_tensor({args.dq_seq, {}}, dispatch::o_role(shape, "dq_seq", {}), dim);
   }
   if (!args.dq.given()) return;
-  Role role = q;
+  Role role = gradient_role(q, options);
   role.name = "dq";
-  role.block_shape = options.output_shape;
   dispatch::check_output_tensor(args.dq, role, dim);
-}
-
-Role gradient_role(Role role, const Options& options) {
-  role.block_shape = options.output_shape;
-  return role;
 }
 
 cpu::ForwardCall make_call(const ForwardArgs& args, const AttentionShape& shape,
@@ -284,6 +290,8 @@ void backward(const BackwardArgs& args, const Options& options, std::span<std::b
   dispatch::clear_behind(args.dq, gradient_role(dispatch::q_role(shape, options), options));
   dispatch::clear_behind(args.dk, k);
   dispatch::clear_behind(args.dv, k);
+  dispatch::tile_scales(args.dk, args.dk_tiled, k);
+  dispatch::tile_scales(args.dv, args.dv_tiled, k);
   fill_behind(args.delta, shape.cu_seqlens_o.back(), 0.0f);
 }
 

@@ -6,6 +6,7 @@
 #include "core/parallel.h"
 #include "dispatch/attention_problem.h"
 #include "dispatch/quantize_groups.h"
+#include "dispatch/tiled_scales.h"
 #include "dispatch/validate.h"
 #include "mx/bits.h"
 
@@ -253,6 +254,18 @@ void clear_behind(const attention::Tensor& tensor, const Role& role) {
   clear_tokens(plan, tensor.values);
   if (tensor.values.dtype == DType::kE4M3) {
     clear_slack(tensor.scales, plan, role.block_shape, ScaleLayout::kRowMajor);
+  }
+}
+
+void tile_scales(const attention::Tensor& tensor, const attention::TiledScales& tiled,
+                 const Role& role) {
+  for (const ScaleAxis axis : {ScaleAxis::kHeadDim, ScaleAxis::kTokens}) {
+    const TensorView& scales = tiled_copy(tiled, axis);
+    if (scales.rank == 0) continue;
+    TensorView cu_seqlens;
+    QuantizeOptions options = quantize_options(role, cu_seqlens);
+    options.scale_axis = axis;
+    mxfa::tile_scales(tensor.values.dims(), tensor.scales, scales, options);
   }
 }
 

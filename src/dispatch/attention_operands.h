@@ -73,5 +73,8 @@ cpu::Target make_target(const attention::Tensor& tensor, const Role& role, Scale
 cpu::RowValues row_values(const TensorView& tensor);
 /// Zeros behind the last sequence, in scales as well.
 void clear_behind(const attention::Tensor& tensor, const Role& role);
+/// Writes the tiled copies of the tensor's scales that are given, zeros behind the last sequence.
+void tile_scales(const attention::Tensor& tensor, const attention::TiledScales& tiled,
+                 const Role& role);
 
 }  // namespace mxfa::dispatch

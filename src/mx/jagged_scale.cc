@@ -29,9 +29,7 @@ JaggedOffsets make_jagged_offsets(std::span<const std::int32_t> cu_seqlens, std:
 JaggedOffsets make_single_sequence(std::int64_t total) { return count_groups({0, total}); }
 
 void check_scale_axis(BlockShape shape, ScaleAxis axis) {
-  const bool fits =
-      axis == ScaleAxis::kHeadDim ? shape != BlockShape::k32x1 : block_rows(shape) == kScaleBlock;
-  if (fits) return;
+  if (tiles_along(shape, axis)) return;
   throw Error(ErrorKind::kInvalidArgument,
               fmt::format("scale axis: {} scales cannot be tiled along {}", block_shape_name(shape),
                           scale_axis_name(axis)));

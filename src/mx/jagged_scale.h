@@ -99,8 +99,13 @@ struct TiledScales {
   }
 };
 
-/// Throws Error where scales of `shape` cannot be tiled along `axis`: 1x32 and 1xD lie along
-/// head_dim only, 32x1 along tokens only; squares and 32xD expand to either.
+/// Whether scales of `shape` can be tiled along `axis`: 1x32 and 1xD lie along head_dim only, 32x1
+/// along tokens only; squares and 32xD expand to either.
+MXFA_HOST_DEVICE constexpr bool tiles_along(BlockShape shape, ScaleAxis axis) {
+  return axis == ScaleAxis::kHeadDim ? shape != BlockShape::k32x1
+                                     : block_rows(shape) == kScaleBlock;
+}
+/// Throws Error where they cannot.
 void check_scale_axis(BlockShape shape, ScaleAxis axis);
 
 struct SequenceHead {

@@ -3,14 +3,15 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cpu/attention_call.h"
 #include "mx/bits.h"
+#include "mx/jagged_scale.h"
 #include "mxfa/quantize.h"
 #include "support/compare.h"
-#include "support/rng.h"
 
 /// Tensors in the forms that the public interface takes, and what it refuses.
 namespace mxfa::testing {
@@ -18,38 +19,19 @@ namespace {
 
 constexpr std::int64_t kHeads = 2, kDim = 64;
 
+/// BF16 values, so that every dtype holds the same.
 AttentionCall small_call(const attention::Options& options) {
-  Rng rng(21);
-  AttentionCall call{.num_heads = kHeads,
-                     .num_heads_kv = kHeads,
-                     .head_dim = kDim,
-                     .cu_seqlens_q = {0, 5, 50},
-                     .cu_seqlens_k = {0, 33, 90},
-                     .q = {},
-                     .k = {},
-                     .v = {},
-                     .dout = {},
-                     .options = options,
-                     .o = {},
-                     .lse = {},
-                     .row_max = {},
-                     .dq = {},
-                     .dk = {},
-                     .dv = {}};
-  for (auto* values : {&call.q, &call.dout}) *values = rng.normal_values<float>(50 * kHeads * kDim);
-  for (auto* values : {&call.k, &call.v}) *values = rng.normal_values<float>(90 * kHeads * kDim);
-  // BF16 values, so that every dtype holds the same.
+  AttentionCall call = random_call({.num_heads = kHeads,
+                                    .num_heads_kv = kHeads,
+                                    .head_dim = kDim,
+                                    .cu_seqlens_q = {0, 5, 50},
+                                    .cu_seqlens_k = {0, 33, 90},
+                                    .options = options},
+                                   21);
   for (auto* values : {&call.q, &call.k, &call.v, &call.dout}) {
     for (float& value : *values) value = mx::round_bf16(value);
   }
   return call;
-}
-
-void expect_equal(const AttentionCall& got, const AttentionCall& want, const std::string& label) {
-  EXPECT_TRUE(bitwise_equal(got.o, want.o, {.label = label + " o"}));
-  EXPECT_TRUE(bitwise_equal(got.dq, want.dq, {.label = label + " dq"}));
-  EXPECT_TRUE(bitwise_equal(got.dk, want.dk, {.label = label + " dk"}));
-  EXPECT_TRUE(bitwise_equal(got.dv, want.dv, {.label = label + " dv"}));
 }
 
 class CpuAttentionForms : public ::testing::TestWithParam<Mode> {};
@@ -113,7 +95,7 @@ TEST_P(CpuAttentionForms, AnyStridesGiveTheSameBits) {
     call.dq = dq.packed(call.q.size());
     call.dk = dk.packed(call.k.size());
     call.dv = dv.packed(call.k.size());
-    expect_equal(call, want, "layout " + std::to_string(i));
+    expect_equal_bits(call, want, "layout " + std::to_string(i));
   }
 }
 
@@ -126,7 +108,7 @@ TEST_P(CpuAttentionForms, GradientOfASumHasStrideZero) {
   attention::BackwardArgs args = call.backward_args();
   args.dout.values.strides = {0, 0, 0};
   attention::backward(args, call.options);
-  expect_equal(call, want, "stride 0");
+  expect_equal_bits(call, want, "stride 0");
 }
 
 TEST_P(CpuAttentionForms, Bf16InputsEqualTheirFp32Values) {
@@ -153,8 +135,43 @@ TEST_P(CpuAttentionForms, Bf16InputsEqualTheirFp32Values) {
   backward.v = forward.v;
   backward.dout = tensor(3, call.dout, 50);
   attention::backward(backward, call.options);
-  expect_equal(call, want, "bf16");
+  expect_equal_bits(call, want, "bf16");
 }
+
+/// Payload and scales of [rows, kHeads, kDim], poisoned; tiled scales have a tile more than needed.
+struct Mxfp8Bytes {
+  QuantizeOptions options;
+  std::vector<std::uint8_t> payload, scales;
+  Tensor tensor;
+
+  Mxfp8Bytes(std::int64_t rows, BlockShape block_shape, std::vector<std::int32_t>& offsets,
+             std::optional<ScaleAxis> tiled_along = {})
+      : options{.block_shape = block_shape,
+                .layout = tiled_along ? ScaleLayout::kTiled128x4 : ScaleLayout::kRowMajor,
+                .scale_axis = tiled_along.value_or(ScaleAxis::kHeadDim),
+                .cu_seqlens = make_tensor(offsets.data(), DType::kI32, {std::ssize(offsets)})} {
+    const std::vector<std::int64_t> shape{rows, kHeads, kDim};
+    payload.assign(std::size_t(rows * kHeads * kDim), 0xFF);
+    std::vector<std::int64_t> scale_dims = scale_shape(shape, options);
+    if (tiled_along) ++scale_dims[1];
+    tensor = {make_tensor(payload.data(), DType::kE4M3, shape),
+              make_tensor(nullptr, DType::kE8M0, scale_dims)};
+    scales.assign(std::size_t(tensor.scales.num_elements()), 0xFF);
+    tensor.scales.data = scales.data();
+  }
+  Mxfp8Bytes(const Mxfp8Bytes&) = delete;
+  Mxfp8Bytes& operator=(const Mxfp8Bytes&) = delete;
+
+  Tensor& of(std::vector<float>& values) {
+    quantize(make_tensor(values.data(), DType::kF32, tensor.values.dims()), tensor.values,
+             tensor.scales, options);
+    return tensor;
+  }
+  void expect(const Mxfp8Bytes& want, const std::string& label) const {
+    EXPECT_TRUE(bitwise_equal(payload, want.payload, {.label = label + " payload"}));
+    EXPECT_TRUE(bitwise_equal(scales, want.scales, {.label = label + " scales"}));
+  }
+};
 
 /// Payload made by quantize() gives what unquantized tensors give; MXFP8 outputs are quantize() of
 /// the FP32 ones.
@@ -165,53 +182,67 @@ TEST_P(CpuAttentionForms, PayloadInAndOut) {
   want.run();
   AttentionCall call = small_call(options);
   call.poison_all();
-  struct Bytes {
-    std::vector<std::uint8_t> payload, scales;
-  };
-  const auto tensor = [&](Bytes& bytes, BlockShape block, std::int64_t rows,
-                          std::vector<std::int32_t>& offsets, std::vector<float>* values) {
-    const std::vector<std::int64_t> shape{rows, kHeads, kDim};
-    const QuantizeOptions quantize_options{
-        .block_shape = block,
-        .cu_seqlens = make_tensor(offsets.data(), DType::kI32, {std::ssize(offsets)})};
-    bytes.payload.assign(std::size_t(rows * kHeads * kDim), 0xFF);
-    attention::Tensor result{
-        make_tensor(bytes.payload.data(), DType::kE4M3, shape),
-        make_tensor(nullptr, DType::kE8M0,
-                    std::span<const std::int64_t>(scale_shape(shape, quantize_options)))};
-    bytes.scales.assign(std::size_t(result.scales.num_elements()), 0xFF);
-    result.scales.data = bytes.scales.data();
-    if (values != nullptr) {
-      quantize(make_tensor(values->data(), DType::kF32, shape), result.values, result.scales,
-               quantize_options);
-    }
-    return result;
-  };
-  Bytes q, k, v, dout, dk, want_dk, o, want_o;
-  const BlockShape block = attention::operand_shape(options);
+  const BlockShape block = attention::operand_shape(options), out = options.output_shape;
+  auto &cu_q = call.cu_seqlens_q, &cu_k = call.cu_seqlens_k;
+  Mxfp8Bytes q(50, block, cu_q), k(90, block, cu_k), v(90, block, cu_k),
+      dout(50, attention::dout_shape(options), cu_q);
   attention::ForwardArgs forward = call.forward_args();
-  forward.q = tensor(q, block, 50, call.cu_seqlens_q, &call.q);
-  forward.k = tensor(k, block, 90, call.cu_seqlens_k, &call.k);
-  forward.v = tensor(v, block, 90, call.cu_seqlens_k, &call.v);
+  forward.q = q.of(call.q);
+  forward.k = k.of(call.k);
+  forward.v = v.of(call.v);
   attention::forward(forward, call.options);
   attention::BackwardArgs backward = call.backward_args();
   backward.q = forward.q;
   backward.k = forward.k;
   backward.v = forward.v;
-  backward.dout = tensor(dout, attention::dout_shape(options), 50, call.cu_seqlens_q, &call.dout);
+  backward.dout = dout.of(call.dout);
   attention::backward(backward, call.options);
-  expect_equal(call, want, "payload in");
+  expect_equal_bits(call, want, "payload in");
 
-  forward.o = tensor(o, options.output_shape, 50, call.cu_seqlens_q, nullptr);
+  Mxfp8Bytes o(50, out, cu_q), want_o(50, out, cu_q), dk(90, out, cu_k), want_dk(90, out, cu_k);
+  forward.o = o.tensor;
   attention::forward(forward, call.options);
-  tensor(want_o, options.output_shape, 50, call.cu_seqlens_q, &want.o);
-  EXPECT_TRUE(bitwise_equal(o.payload, want_o.payload, {.label = "o payload"}));
-  EXPECT_TRUE(bitwise_equal(o.scales, want_o.scales, {.label = "o scales"}));
-  backward.dk = tensor(dk, options.output_shape, 90, call.cu_seqlens_k, nullptr);
+  want_o.of(want.o);
+  o.expect(want_o, "o");
+  backward.dk = dk.tensor;
   attention::backward(backward, call.options);
-  tensor(want_dk, options.output_shape, 90, call.cu_seqlens_k, &want.dk);
-  EXPECT_TRUE(bitwise_equal(dk.payload, want_dk.payload, {.label = "dk payload"}));
-  EXPECT_TRUE(bitwise_equal(dk.scales, want_dk.scales, {.label = "dk scales"}));
+  want_dk.of(want.dk);
+  dk.expect(want_dk, "dk");
+}
+
+/// The scales of dk and dv once more, tiled along either axis: those that quantize() makes.
+TEST_P(CpuAttentionForms, TiledScalesOfKeyGradients) {
+  AttentionCall call = small_call(GetParam().options);
+  call.cu_seqlens_k = {0, 33, 33, 85};  // with slack behind
+  call.cu_seqlens_q = {0, 5, 20, 50};
+  call.run();
+  for (const BlockShape shape : {BlockShape::k32x32, BlockShape::k1x32, BlockShape::k32x1}) {
+    attention::Options options = call.options;
+    options.output_shape = shape;
+    for (const ScaleAxis axis : {ScaleAxis::kHeadDim, ScaleAxis::kTokens}) {
+      if (!mx::tiles_along(shape, axis)) continue;
+      auto& offsets = call.cu_seqlens_k;
+      Mxfp8Bytes dk(90, shape, offsets), dv(90, shape, offsets);
+      Mxfp8Bytes tiled_dk(90, shape, offsets, axis), tiled_dv(90, shape, offsets, axis),
+          want_dk(90, shape, offsets, axis), want_dv(90, shape, offsets, axis);
+      attention::BackwardArgs args = call.backward_args();
+      args.dk = dk.tensor;
+      args.dv = dv.tensor;
+      const auto copy = [axis](attention::TiledScales& tiled) -> TensorView& {
+        return axis == ScaleAxis::kHeadDim ? tiled.head_dim : tiled.tokens;
+      };
+      copy(args.dk_tiled) = tiled_dk.tensor.scales;
+      copy(args.dv_tiled) = tiled_dv.tensor.scales;
+      attention::backward(args, options);
+      want_dk.of(call.dk);
+      want_dv.of(call.dv);
+      const std::string label =
+          fmt::format("{} along {}", block_shape_name(shape), scale_axis_name(axis));
+      EXPECT_TRUE(bitwise_equal(dk.payload, want_dk.payload, {.label = label + " dk"}));
+      EXPECT_TRUE(bitwise_equal(tiled_dk.scales, want_dk.scales, {.label = label + " dk"}));
+      EXPECT_TRUE(bitwise_equal(tiled_dv.scales, want_dv.scales, {.label = label + " dv"}));
+    }
+  }
 }
 
 const auto name_of = [](const ::testing::TestParamInfo<Mode>& param) { return param.param.name; };
@@ -247,6 +278,29 @@ TEST(CpuAttentionRefusals, BackwardTakesNoRoundedO) {
     EXPECT_EQ(message_of([&] { attention::backward(args, call.options); }),
               "o: expected bf16 or f32, got " + std::string(dtype_name(dtype)) + " [50, 2, 64]");
   }
+}
+
+TEST(CpuAttentionRefusals, TiledScalesBelongToPayloadThatHasThem) {
+  AttentionCall call = small_call({});
+  call.run_forward();
+  std::vector<std::uint8_t> bytes(4 * 2 * 512);
+  const auto refusal_of = [&](DType dtype, BlockShape shape, std::int64_t tiles) {
+    Mxfp8Bytes dv(90, shape, call.cu_seqlens_k);
+    attention::BackwardArgs args = call.backward_args();
+    if (dtype == DType::kE4M3) args.dv = dv.tensor;
+    args.dv_tiled.tokens = make_tensor(bytes.data(), DType::kE8M0, {2, tiles, 1, 512});
+    attention::Options options = call.options;
+    options.output_shape = shape;
+    return message_of([&] { attention::backward(args, options); });
+  };
+  EXPECT_EQ(refusal_of(DType::kF32, BlockShape::k32x32, 2),
+            "dv_tiled.tokens: expected none without dv in e4m3, got e8m0 [2, 2, 1, 512]");
+  EXPECT_EQ(refusal_of(DType::kE4M3, BlockShape::k1x32, 2),
+            "dv_tiled.tokens: expected none of 1x32 scales, got e8m0 [2, 2, 1, 512]");
+  EXPECT_EQ(refusal_of(DType::kE4M3, BlockShape::k32x32, 1),
+            "dv_tiled.tokens: expected shape [2, 2, 1, 512] (dimension 1 or more), got e8m0 [2, 1, "
+            "1, 512]");
+  EXPECT_EQ(refusal_of(DType::kE4M3, BlockShape::k32x32, 3), "");
 }
 
 TEST(CpuAttentionRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {

@@ -20,19 +20,18 @@ using Param = std::tuple<Case, BlockShape, ScaleAxis>;
 class JaggedScales : public ::testing::TestWithParam<Param> {};
 
 // Strides of the compact scales are not those of a packed tensor: heads vary slowest.
-TEST_P(JaggedScales, TileAndUntileAreTheCpus) {
+TEST_P(JaggedScales, TileClearAndUntileAreTheCpus) {
   const auto& [test, shape, axis] = GetParam();
-  const bool fits =
-      axis == ScaleAxis::kHeadDim ? shape != BlockShape::k32x1 : mx::block_rows(shape) == 32;
-  if (!fits) return;
+  if (!mx::tiles_along(shape, axis)) return;
   const testing::DeviceBatch batch(test.cu_seqlens);
   const std::int64_t rows = batch.offsets.scale_rows_total(shape);
   const std::int64_t cols = mx::scale_cols(shape, test.head_dim);
   std::vector<std::uint8_t> compact(static_cast<std::size_t>(rows * cols * test.num_heads));
   testing::Rng rng(1);
   for (std::uint8_t& scale : compact) scale = static_cast<std::uint8_t>(rng.integer(1, 254));
-  const std::int64_t head_bytes = batch.offsets.tiles.back() * mx::tile_bytes(test.head_dim);
-  std::vector<std::uint8_t> tiled(static_cast<std::size_t>(head_bytes * test.num_heads), 0xFF);
+  const std::int64_t tiles = batch.offsets.tiles.back() + 2;  // two behind the last sequence
+  const std::int64_t head_bytes = tiles * mx::tile_bytes(test.head_dim);
+  std::vector<std::uint8_t> tiled(static_cast<std::size_t>(head_bytes * test.num_heads));
   for (std::int64_t s = 0; s < batch.offsets.batch(); ++s) {
     for (std::int64_t h = 0; h < test.num_heads; ++h) {
       mx::tile_scales(batch.offsets, {s, h}, {compact.data(), shape, cols, rows * cols, 1},
@@ -54,6 +53,7 @@ TEST_P(JaggedScales, TileAndUntileAreTheCpus) {
                           .block_shape = shape,
                           .axis = axis};
   tile_scales(machine.queue(), params, batch.max_tiles());
+  clear_tiles_behind(machine.queue(), params, tiles);
   params.compact = back_d.as<std::uint8_t>();
   untile_scales(machine.queue(), params, batch.max_tiles());
   machine.synchronize();

@@ -44,6 +44,8 @@ BackwardProblem make_problem(const attention::BackwardArgs& args,
   problem.dq = device_rows(args.dq, "dq", problem, Side::kQ);
   problem.dk = device_rows(args.dk, "dk", problem, Side::kK);
   problem.dv = device_rows(args.dv, "dv", problem, Side::kK);
+  check_tiled_scales(args.dk_tiled, args.dk, "dk", problem, Side::kK);
+  check_tiled_scales(args.dv_tiled, args.dv, "dv", problem, Side::kK);
   check_overflows(args.dq_overflows, problem.queue.device);
   return problem;
 }

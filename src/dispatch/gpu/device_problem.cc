@@ -9,6 +9,7 @@
 #include "dispatch/attention_problem.h"
 #include "dispatch/gpu/device_memory.h"
 #include "dispatch/refuse.h"
+#include "dispatch/tiled_scales.h"
 #include "dispatch/validate.h"
 
 namespace mxfa::dispatch {
@@ -105,6 +106,12 @@ std::int64_t scale_rows(const device::Sequences& sequences, BlockShape shape) {
   if (mx::block_rows(shape) == 1) return sequences.total;
   if (sequences.cu_seqlens != nullptr) return mx::max_groups(sequences.total, sequences.batch);
   return sequences.batch * mx::ceil_div(sequences.seqlen, kScaleBlock);
+}
+
+/// Tiles of 128 tokens of a side, at most.
+std::int64_t max_tiles(const device::Sequences& sequences) {
+  if (sequences.cu_seqlens != nullptr) return mx::max_tiles(sequences.total, sequences.batch);
+  return sequences.batch * mx::ceil_div(sequences.seqlen, mx::kAtomRows);
 }
 
 /// [batch, seqlen, heads, head_dim] where dense, [rows, heads, head_dim] where packed or broadcast.
@@ -276,6 +283,26 @@ DeviceRows device_rows(const Tensor& x, std::string_view name, const DeviceProbl
     rows.batch_stride = values.strides[0];
   }
   return rows;
+}
+
+void check_tiled_scales(const attention::TiledScales& tiled, const Tensor& x, std::string_view name,
+                        const DeviceProblem& problem, Side side) {
+  const device::Sequences& sequences = sequences_of(problem, side);
+  const device::OperandsSpec& spec = problem.operands;
+  const std::array<std::int64_t, 3> extents{
+      sequences.total, side == Side::kK ? spec.num_heads_kv : spec.num_heads, spec.head_dim};
+  check_tiled_copies(tiled, {.name = name,
+                             .tensor = x,
+                             .block_shape = problem.options.output_shape,
+                             .extents = extents,
+                             .tiles = max_tiles(sequences)});
+  for (const TensorView* const scales : {&tiled.head_dim, &tiled.tokens}) {
+    if (scales->rank == 0) continue;
+    const auto past = reinterpret_cast<std::uintptr_t>(scales->data) % 16;
+    expect(past == 0, later("{}_tiled", name), "addresses on 16 bytes",
+           later("one {} bytes past that", past));
+    expect_on_device(problem.queue.device, scales->data, fmt::format("{}_tiled", name));
+  }
 }
 
 device::Mxfp8Rows mxfp8_rows(const DeviceRows& rows, BlockShape shape) {

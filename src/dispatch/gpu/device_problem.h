@@ -60,6 +60,10 @@ struct DeviceRows {
 DeviceRows device_rows(const Tensor& x, std::string_view name, const DeviceProblem& problem,
                        Side side);
 
+/// Tiled copies of the scales of a side's output.
+void check_tiled_scales(const attention::TiledScales& tiled, const Tensor& x, std::string_view name,
+                        const DeviceProblem& problem, Side side);
+
 /// Those in MXFP8, as attention kernels write them.
 device::Mxfp8Rows mxfp8_rows(const DeviceRows& rows, BlockShape shape);
 

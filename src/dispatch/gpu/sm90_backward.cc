@@ -139,11 +139,28 @@ CallInMemory call_of(const BackwardProblem& problem, void* memory,
   return {call, arena.used()};
 }
 
+std::uint8_t* bytes_of(const TensorView& x) { return static_cast<std::uint8_t*>(x.data); }
+
+/// What no sequence has of a tiled copy of dk's or dv's scales.
+void clear_behind(const BackwardProblem& problem, const TensorView& tiled,
+                  const device::JaggedOffsetsView& offsets) {
+  if (tiled.rank == 0) return;
+  device::clear_tiles_behind(problem.queue,
+                             {.tiled = bytes_of(tiled),
+                              .head_bytes = tiled.strides[0],
+                              .offsets = offsets,
+                              .num_heads = problem.operands.num_heads_kv,
+                              .head_dim = problem.operands.head_dim},
+                             tiled.shape[1]);
+}
+
 /// dk or dv from the BF16 that a call has left.
 void quantize_gradient(const BackwardProblem& problem, const DeviceRows& x,
-                       const sm90::backward::GradientOut& from,
+                       const attention::TiledScales& tiled, const sm90::backward::GradientOut& from,
                        const device::JaggedOffsetsView& offsets) {
   if (!is_mxfp8(x)) return;
+  clear_behind(problem, tiled.head_dim, offsets);
+  clear_behind(problem, tiled.tokens, offsets);
   const device::OperandsSpec& spec = problem.operands;
   const device::Sequences& keys = spec.k_sequences;
   const device::Mxfp8Rows out = mxfp8_rows(x, problem.options.output_shape);
@@ -160,6 +177,10 @@ void quantize_gradient(const BackwardProblem& problem, const DeviceRows& x,
                     .codes_head_stride = out.head_stride,
                     .compact = out.scales,
                     .compact_strides = {.row = out.scale_row_stride, .head = out.scale_head_stride},
+                    .tiled_dim = bytes_of(tiled.head_dim),
+                    .dim_strides = {.head_bytes = tiled.head_dim.strides[0]},
+                    .tiled_tokens = bytes_of(tiled.tokens),
+                    .token_strides = {.head_bytes = tiled.tokens.strides[0]},
                     .offsets = offsets,
                     .num_heads = spec.num_heads_kv,
                     .head_dim = spec.head_dim,
@@ -180,8 +201,9 @@ void attend(const BackwardProblem& problem, void* workspace,
             const device::ClearBehindParams& behind) {
   const sm90::backward::BackwardCall call = call_of(problem, workspace, behind).call;
   sm90::backward::attention_backward(problem.queue, call);
-  quantize_gradient(problem, problem.dk, call.dk, call.k.offsets);
-  quantize_gradient(problem, problem.dv, call.dv, call.k.offsets);
+  const attention::BackwardArgs& args = problem.args;
+  quantize_gradient(problem, problem.dk, args.dk_tiled, call.dk, call.k.offsets);
+  quantize_gradient(problem, problem.dv, args.dv_tiled, call.dv, call.k.offsets);
 }
 
 }  // namespace

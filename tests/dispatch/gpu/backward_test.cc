@@ -80,6 +80,15 @@ TEST(GpuBackward, EmptyBatches) {
   for (const auto* x : {&got.dq, &got.dk, &got.dv}) {
     EXPECT_EQ(std::count(x->begin(), x->end(), 0), std::ssize(*x));
   }
+  const std::vector<std::int64_t> keys{3, 1, 64};
+  const Mxfp8Output dk(keys, 0, BlockShape::k32x32);
+  const TiledOutput tiled(keys, 0, {.scale_axis = ScaleAxis::kTokens});
+  call.args().dk = dk.tensor();
+  call.args().dk_tiled = {.tokens = tiled.view()};
+  call.run();
+  for (const auto& x : {dk.codes(), dk.scales(), tiled.bytes()}) {
+    EXPECT_EQ(std::count(x.begin(), x.end(), 0), std::ssize(x));
+  }
 }
 
 TEST(GpuBackward, PayloadGivesTheSameBits) {
@@ -203,6 +212,45 @@ TEST(GpuBackward, GradientsInMxfp8) {
     expect_quantized(alone, want.dv, "dv alone");
     EXPECT_TRUE(bitwise_equal(mixed.dk, want.dk, {.label = "dk beside it"}));
     EXPECT_EQ(std::count(mixed.dq.begin(), mixed.dq.end(), 0xFFFF), std::ssize(mixed.dq));
+  }
+}
+
+/// Scales of dk along head_dim and along tokens, those of dv along tokens alone.
+TEST(GpuBackward, ScalesOfKeyGradientsInTiles) {
+  CallCase side_by_side = dense();
+  side_by_side.head_dim = 96;
+  for (const CallCase& c : {jagged_in_order(), side_by_side}) {
+    DeviceBackward call(c);
+    const DeviceBackward::Codes in_bf16 = call.run();
+    auto offsets = c.offsets(c.cu_seqlens_k, c.seqlen_k);
+    const std::vector<std::int64_t> keys{c.total_k(), c.num_heads_kv, c.head_dim};
+    const auto along = [&](ScaleAxis axis) -> QuantizeOptions {
+      return {.block_shape = BlockShape::k32x32,
+              .scale_axis = axis,
+              .cu_seqlens = make_tensor(offsets.data(), DType::kI32, {std::ssize(offsets)})};
+    };
+    const QuantizeOptions head_dim = along(ScaleAxis::kHeadDim), tokens = along(ScaleAxis::kTokens);
+    const Mxfp8Output dk(keys, c.batches(), BlockShape::k32x32),
+        dv(keys, c.batches(), BlockShape::k32x32);
+    const TiledOutput dk_dim(keys, c.batches(), head_dim), dk_tokens(keys, c.batches(), tokens),
+        dv_tokens(keys, c.batches(), tokens);
+    const std::vector<std::int64_t> dims(call.args().dk.values.dims().begin(),
+                                         call.args().dk.values.dims().end());
+    call.args().dk = dk.tensor(dims);
+    call.args().dv = dv.tensor(dims);
+    call.args().dk_tiled = {.head_dim = dk_dim.view(), .tokens = dk_tokens.view()};
+    call.args().dv_tiled = {.tokens = dv_tokens.view()};
+    call.run();
+    const Payload want_dk(in_bf16.dk, keys, offsets, BlockShape::k32x32),
+        want_dv(in_bf16.dv, keys, offsets, BlockShape::k32x32);
+    const std::string label = c.dense() ? "dense " : "jagged ";
+    const auto expect_tiled = [&](const TiledOutput& got, const Payload& want, const char* name) {
+      EXPECT_TRUE(bitwise_equal(got.bytes(), got.tiled(want), {.label = label + name}));
+    };
+    EXPECT_TRUE(bitwise_equal(dk.codes(), want_dk.codes(), {.label = label + "dk"}));
+    expect_tiled(dk_dim, want_dk, "dk along head_dim");
+    expect_tiled(dk_tokens, want_dk, "dk along tokens");
+    expect_tiled(dv_tokens, want_dv, "dv along tokens");
   }
 }
 

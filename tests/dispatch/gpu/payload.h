@@ -47,8 +47,10 @@ class Mxfp8Output {
         scale_dims_(max_scale_shape(shape, batch, {.block_shape = block_shape})),
         codes_(product(shape)),
         scales_(product(scale_dims_)) {}
-  Tensor tensor() const {
-    return {make_tensor(codes_.data(), DType::kE4M3, shape_),
+  Tensor tensor() const { return tensor(shape_); }
+  /// Of other dimensions: dense.
+  Tensor tensor(std::span<const std::int64_t> dims) const {
+    return {make_tensor(codes_.data(), DType::kE4M3, dims),
             make_tensor(scales_.data(), DType::kE8M0, scale_dims_)};
   }
   std::vector<std::uint8_t> codes() const { return codes_.download(); }
@@ -63,6 +65,42 @@ class Mxfp8Output {
 
   std::vector<std::int64_t> shape_, scale_dims_;
   DeviceArray<std::uint8_t> codes_, scales_;
+};
+
+/// A tiled copy of scales that a call on the device writes, of a packed tensor, with a tile more
+/// than needed; poisoned.
+class TiledOutput {
+ public:
+  TiledOutput(const std::vector<std::int64_t>& shape, std::int64_t batch,
+              const QuantizeOptions& options)
+      : shape_(shape), options_(options), dims_(dims_of(shape, batch, options)), bytes_(count()) {}
+  TensorView view() const { return make_tensor(bytes_.data(), DType::kE8M0, dims_); }
+  std::vector<std::uint8_t> bytes() const { return bytes_.download(); }
+  /// What the host makes of row-major scales.
+  std::vector<std::uint8_t> tiled(const Payload& payload) const {
+    std::vector<std::uint8_t> scales = payload.scales(), result(count(), 0xFF);
+    TensorView compact = payload.tensor(shape_).scales;
+    compact.data = scales.data();
+    tile_scales(shape_, compact, make_tensor(result.data(), DType::kE8M0, dims_), options_);
+    return result;
+  }
+
+ private:
+  static std::vector<std::int64_t> dims_of(const std::vector<std::int64_t>& shape,
+                                           std::int64_t batch, QuantizeOptions options) {
+    options.layout = ScaleLayout::kTiled128x4;
+    std::vector<std::int64_t> dims = max_scale_shape(shape, batch, options);
+    ++dims[1];
+    return dims;
+  }
+  std::size_t count() const {
+    return static_cast<std::size_t>(dims_[0] * dims_[1] * dims_[2] * dims_[3]);
+  }
+
+  std::vector<std::int64_t> shape_;
+  QuantizeOptions options_;
+  std::vector<std::int64_t> dims_;
+  DeviceArray<std::uint8_t> bytes_;
 };
 
 }  // namespace mxfa::testing

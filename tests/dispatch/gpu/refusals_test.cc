@@ -149,6 +149,14 @@ const Refusal kRefusals[] = {
     kLeakFreePayload,
 };
 
+/// dk in MXFP8 of its own memory, tiled along tokens.
+void tile_dk(BackwardArgs& a, const TensorView& tokens) {
+  a.dk.values.dtype = DType::kE4M3;
+  a.dk.scales = make_tensor(a.dv.values.data, DType::kE8M0,
+                            {a.dk.values.shape[0], 1, 2});  // as many as of 1x32 blocks
+  a.dk_tiled.tokens = tokens;
+}
+
 const BackwardRefusal kBackwardRefusals[] = {
     {"HostMemory", "dout: expected memory of device 0, got an address that is no device's",
      [](BackwardArgs& a, Options&) { a.dout.values.data = on_host; }},
@@ -170,6 +178,34 @@ const BackwardRefusal kBackwardRefusals[] = {
      [](BackwardArgs& a, Options&) { a.dk.values.dtype = DType::kF32; }, ErrorKind::kUnsupported},
     {"GradientScales", "dv.scales: expected the scales of 32x32 blocks, got none",
      [](BackwardArgs& a, Options&) { a.dv.values.dtype = DType::kE4M3; }},
+    {"TiledScalesOfBf16", "dk_tiled.tokens: expected none without dk in e4m3, got f32 [2, 5]",
+     [](BackwardArgs& a, Options&) { a.dk_tiled.tokens = a.lse; }},
+    {"TiledScalesOfNothing", "dv_tiled.head_dim: expected none without dv in e4m3, got f32 [2, 5]",
+     [](BackwardArgs& a, Options&) {
+       a.dv = {};
+       a.dv_tiled.head_dim = a.lse;
+     }},
+    {"TiledScalesOfTokens", "dk_tiled.tokens: expected none of 1x32 scales, got f32 [2, 5]",
+     [](BackwardArgs& a, Options& o) {
+       o.output_shape = BlockShape::k1x32;
+       tile_dk(a, a.lse);
+     }},
+    {"TiledScalesDType", "dk_tiled.tokens: expected e8m0 or u8, got f32 [2, 5]",
+     [](BackwardArgs& a, Options&) { tile_dk(a, a.lse); }},
+    {"TiledScalesShape",
+     "dk_tiled.tokens: expected shape [1, 1, 1, 512] (dimension 1 or more), got e8m0 [2, 5]",
+     [](BackwardArgs& a, Options&) {
+       tile_dk(a, a.lse);
+       a.dk_tiled.tokens.dtype = DType::kE8M0;
+     }},
+    {"TiledScalesOnHost", "dk_tiled: expected memory of device 0, got an address that is no",
+     [](BackwardArgs& a, Options&) {
+       tile_dk(a, make_tensor(on_host, DType::kE8M0, {1, 1, 1, 512}));
+     }},
+    {"TiledScalesAddress", "dk_tiled: expected addresses on 16 bytes, got one 4 bytes past that",
+     [](BackwardArgs& a, Options&) {
+       tile_dk(a, make_tensor(static_cast<float*>(a.lse.data) + 1, DType::kE8M0, {1, 1, 1, 512}));
+     }},
     {"GradientShape", "output_shape: expected 1x32 or 32x32 on a device, got 32xD",
      [](BackwardArgs& a, Options& o) {
        a.dq.values.dtype = DType::kE4M3;
