@@ -23,30 +23,37 @@ endif()
 set(MXFA_CUDA_ARCHS sm_90a sm_100a sm_103a CACHE STRING
   "Architectures that device code is built for")
 
-# mxfa_compile_kernel(SOURCE ARCH OUT_PTX OUT_CUBIN)
-function(mxfa_compile_kernel source arch out_ptx out_cubin)
+# mxfa_compile_ptx(SOURCE TARGET OUT): PTX for compute_<TARGET>, as 90 or 100a.
+function(mxfa_compile_ptx source target out)
   get_filename_component(name ${source} NAME_WE)
-  set(base ${CMAKE_CURRENT_BINARY_DIR}/kernels/${name}.${arch})
-  string(REPLACE sm_ compute_ virtual ${arch})
+  set(base ${CMAKE_CURRENT_BINARY_DIR}/kernels/${name}.sm_${target})
+  set(virtual compute_${target})
   add_custom_command(
     OUTPUT ${base}.ptx
     COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -ptx -std=c++20 -O3 -lineinfo --fmad=true
             -gencode=arch=${virtual},code=${virtual} -I${PROJECT_SOURCE_DIR}/include
             -I${PROJECT_SOURCE_DIR}/src -MD -MF ${base}.d -o ${base}.ptx ${source}
     DEPENDS ${source} DEPFILE ${base}.d VERBATIM
-    COMMENT "PTX ${name} for ${arch}")
+    COMMENT "PTX ${name} for sm_${target}")
+  set(${out} ${base}.ptx PARENT_SCOPE)
+endfunction()
+
+# mxfa_assemble(PTX NAME ARCH OUT): the cubin of a PTX file for an architecture, as sm_90a.
+function(mxfa_assemble ptx name arch out)
+  set(cubin ${CMAKE_CURRENT_BINARY_DIR}/kernels/${name}.${arch}.cubin)
   add_custom_command(
-    OUTPUT ${base}.cubin
-    COMMAND ${CUDAToolkit_BIN_DIR}/ptxas -arch=${arch} -O3 -o ${base}.cubin ${base}.ptx
-    DEPENDS ${base}.ptx VERBATIM
+    OUTPUT ${cubin}
+    COMMAND ${CUDAToolkit_BIN_DIR}/ptxas -arch=${arch} -O3 -o ${cubin} ${ptx}
+    DEPENDS ${ptx} VERBATIM
     COMMENT "cubin ${name} for ${arch}")
-  set(${out_ptx} ${base}.ptx PARENT_SCOPE)
-  set(${out_cubin} ${base}.cubin PARENT_SCOPE)
+  set(${out} ${cubin} PARENT_SCOPE)
 endfunction()
 
 # mxfa_embed_kernels(TARGET NAMESPACE name [ALL src.cu ...] [SM90 src.cu ...] [SM100 src.cu ...]):
 # adds to TARGET the images of every source for its architectures and their table, the function
-# std::span<const driver::KernelImage> mxfa::<name>::kernel_images().
+# std::span<const driver::KernelImage> mxfa::<name>::kernel_images(). Sources of ALL use nothing
+# that one architecture alone has: they are compiled to PTX once, of the plain target that runs on
+# all, and assembled for each.
 function(mxfa_embed_kernels target)
   cmake_parse_arguments(arg "" "NAMESPACE" "ALL;SM90;SM100" ${ARGN})
   set(archs_ALL sm_90a sm_100a sm_103a)
@@ -62,15 +69,25 @@ function(mxfa_embed_kernels target)
         if(NOT arch IN_LIST MXFA_CUDA_ARCHS)
           continue()
         endif()
-        mxfa_compile_kernel(${CMAKE_CURRENT_SOURCE_DIR}/${source} ${arch} ptx cubin)
-        set(symbol mxfa_${name}_${arch})
-        list(APPEND files ${ptx} ${cubin})
+        set(ptx_target 90)
+        if(NOT group STREQUAL ALL)
+          string(REPLACE sm_ "" ptx_target ${arch})
+        endif()
+        set(ptx ${CMAKE_CURRENT_BINARY_DIR}/kernels/${name}.sm_${ptx_target}.ptx)
+        set(ptx_symbol mxfa_${name}_sm_${ptx_target}_ptx)
+        if(NOT ptx IN_LIST files)
+          mxfa_compile_ptx(${CMAKE_CURRENT_SOURCE_DIR}/${source} ${ptx_target} ptx)
+          list(APPEND files ${ptx})
+          string(APPEND symbols "MXFA_EMBED(${ptx_symbol}, \"${ptx}\")\n")
+        endif()
+        mxfa_assemble(${ptx} ${name} ${arch} cubin)
+        set(cubin_symbol mxfa_${name}_${arch}_cubin)
+        list(APPEND files ${cubin})
         set_property(GLOBAL APPEND PROPERTY MXFA_PTX_${arch} ${ptx})
-        string(APPEND symbols "MXFA_EMBED(${symbol}_ptx, \"${ptx}\")\n"
-                              "MXFA_EMBED(${symbol}_cubin, \"${cubin}\")\n")
+        string(APPEND symbols "MXFA_EMBED(${cubin_symbol}, \"${cubin}\")\n")
         string(APPEND table "    {\"${name}\", \"${arch}\",\n"
-                            "     bytes(${symbol}_cubin, ${symbol}_cubin_end),\n"
-                            "     text(${symbol}_ptx, ${symbol}_ptx_end)},\n")
+                            "     bytes(${cubin_symbol}, ${cubin_symbol}_end),\n"
+                            "     text(${ptx_symbol}, ${ptx_symbol}_end)},\n")
       endforeach()
     endforeach()
   endforeach()
