@@ -22,8 +22,22 @@ function(mxfa_check_headers)
   target_compile_options(${arg_TARGET} PRIVATE -O0)
 endfunction()
 
+# mxfa_first_includes(OUT SOURCES ...): the headers that a source includes before anything else,
+# from src/. Whoever compiles that source compiles that header alone.
+function(mxfa_first_includes out)
+  set(first "")
+  foreach(source IN LISTS ARGN)
+    file(STRINGS ${source} line REGEX "^#include" LIMIT_COUNT 1)
+    if(line MATCHES "\"(.+)\"")
+      list(APPEND first ${PROJECT_SOURCE_DIR}/src/${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+  set(${out} ${first} PARENT_SCOPE)
+endfunction()
+
 # mxfa_check_project_headers(): the headers of include/ without any library, and those of each
-# module of src/ with what that module links. A module that this build leaves out is left out here.
+# module of src/ with what that module links, but for those that a source of the module includes
+# first. A module that this build leaves out is left out here.
 function(mxfa_check_project_headers)
   file(GLOB_RECURSE public CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/*.h)
   mxfa_check_headers(TARGET mxfa_public_headers ROOT ${PROJECT_SOURCE_DIR}/include
@@ -39,6 +53,10 @@ function(mxfa_check_project_headers)
       list(FILTER headers EXCLUDE REGEX "/gpu/")  # they need cuda.h
     endif()
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cc)
+    mxfa_first_includes(compiled ${sources})
+    if(compiled)
+      list(REMOVE_ITEM headers ${compiled})
+    endif()
     if(TARGET mxfa_${module})
       set(library mxfa_${module})
     elseif(NOT sources)
