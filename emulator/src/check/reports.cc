@@ -145,8 +145,10 @@ std::string Checker::missing(const Conflict& conflict) const {
       return "tcgen05.commit after the first, and a wait for its mbarrier before the second";
     case AgentKind::kTensorLoads:
     case AgentKind::kTensorStores:
-      return fmt::format("tcgen05.wait::{} in the warp of the first, then a barrier to the second",
-                         agent.kind == AgentKind::kTensorLoads ? "ld" : "st");
+      return fmt::format(
+          "tcgen05.wait::{} in the warp of the first, then a barrier to the second {}",
+          agent.kind == AgentKind::kTensorLoads ? "ld" : "st",
+          "from all its lanes (bar.warp.sync where one arrives for the warp)");
     case AgentKind::kBarrier:
       return fmt::format(
           "a wait for phase {} of the mbarrier at shared offset {} before the second",

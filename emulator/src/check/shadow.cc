@@ -79,11 +79,20 @@ bool TensorAccessor::pipelined(const AccessRecord& earlier, const AccessRecord& 
   return earlier.lanes == now.lanes && earlier.has(kAccumulator) && now.has(kAccumulator);
 }
 
+bool TensorAccessor::knows(const VectorClock& clock, const AccessRecord& earlier) const {
+  if (earlier.clock <= clock.at(earlier.cluster, earlier.agent)) return true;
+  // Lanes that released on their own: a load or store is over when it is for all of them.
+  const AgentTable& agents = (*agents_)[earlier.cluster];
+  for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+    const AgentId agent = agents.find_lane(earlier.agent, lane);
+    if (agent == kNoAgent || clock.at(earlier.cluster, agent) < earlier.clock) return false;
+  }
+  return true;
+}
+
 Order TensorAccessor::order(const AccessRecord& earlier, const AccessRecord& now,
                             std::uint8_t) const {
-  const auto knows = [&](const VectorClock& clock) {
-    return earlier.clock <= clock.at(earlier.cluster, earlier.agent);
-  };
+  const auto knows = [&](const VectorClock& clock) { return this->knows(clock, earlier); };
   if (earlier.agent == now.agent && earlier.clock == now.clock) return Order::kOrdered;
   if (knows(order_->complete)) return Order::kOrdered;
   const Agent& agent = (*agents_)[earlier.cluster][earlier.agent];

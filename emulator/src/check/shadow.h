@@ -120,6 +120,7 @@ class TensorAccessor final : public Accessor {
   bool synchronous = false;  ///< dealloc: needs no tcgen05 fences
 
  private:
+  bool knows(const VectorClock& clock, const AccessRecord& earlier) const;
   bool pipelined(const AccessRecord& earlier, const AccessRecord& now) const;
 
   const TensorOrder* order_;

@@ -118,6 +118,22 @@ void WarpClock::add_own_async(std::uint32_t mask, std::uint32_t live, Knowledge&
   }
 }
 
+// tcgen05 work of the lanes themselves. A load or store is over where all lanes of the warp say so.
+void WarpClock::add_own_tensor(std::uint32_t mask, std::uint32_t live, TensorOrder& into) const {
+  if (!any_tensor_) return;
+  for (const Accesses& accesses : accesses_) {
+    if (accesses.done == 0) continue;
+    raise(into.finished, accesses.agent, accesses.waited, mask, live);
+    raise(into.complete, accesses.agent, accesses.let_go, mask, live);
+  }
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
+    if (tensor_let_go_[lane] == 0) continue;
+    into.issued.raise(cluster_, agents_.of(AgentKind::kTensorPipe, warp_ * kLanes + lane),
+                      tensor_let_go_[lane]);
+  }
+}
+
 void WarpClock::release(std::uint32_t mask, std::uint32_t live, Knowledge& into) {
   for (const Group& group : groups_) {
     if ((group.mask & mask) != 0) into.join(group.knowledge);
@@ -131,11 +147,14 @@ void WarpClock::release(std::uint32_t mask, std::uint32_t live, Knowledge& into)
     }
   }
   add_own_async(mask, live, into);
+  add_own_tensor(mask, live, into.tensor);
   ++now_;
 }
 
 bool WarpClock::has_fenced_release(std::uint32_t mask) const {
-  return std::ranges::any_of(groups_, [&](const Group& g) {
+  TensorOrder own(cluster_);
+  add_own_tensor(mask, mask, own);
+  return !own.empty() || std::ranges::any_of(groups_, [&](const Group& g) {
     return (g.mask & mask) != 0 && (g.fenced_release || !g.knowledge.tensor.empty());
   });
 }
@@ -154,6 +173,7 @@ void WarpClock::release_fenced(std::uint32_t mask, std::uint32_t live, Knowledge
     into.join(*group.fenced_release);
     lanes |= group.mask & mask;
   }
+  add_own_tensor(mask, live, into.tensor);
   raise(into.known, threads_, thread_fence_, lanes, live);
   add_own_async(lanes, live, into);
 }
@@ -229,32 +249,22 @@ void WarpClock::observe(std::uint32_t mask, const Knowledge& from) {
 
 void WarpClock::wait_accesses(std::uint32_t mask, bool load) {
   Accesses& accesses = accesses_[load ? 0 : 1];
+  if (accesses.issued == 0) return;
   accesses.done = accesses.issued;
-  if (accesses.done == 0) return;
-  const AgentId agent =
-      agents_.of(load ? AgentKind::kTensorLoads : AgentKind::kTensorStores, warp_);
-  for_groups(mask, [&](Group& group) {
-    group.knowledge.known.raise(agent, accesses.done);
-    group.knowledge.tensor.finished.raise(agent, accesses.done);
-  });
+  accesses.agent = agents_.of(load ? AgentKind::kTensorLoads : AgentKind::kTensorStores, warp_);
+  any_tensor_ = true;
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    accesses.waited[static_cast<std::size_t>(std::countr_zero(rest))] = accesses.done;
+  }
 }
 
 void WarpClock::tensor_fence_before(std::uint32_t mask) {
-  for_groups(mask, [&](Group& group) {
-    TensorOrder& order = group.knowledge.tensor;
-    for (const bool load : {true, false}) {
-      const Clock done = accesses_done(load);
-      if (done == 0) continue;
-      order.complete.raise(
-          agents_.of(load ? AgentKind::kTensorLoads : AgentKind::kTensorStores, warp_), done);
-    }
-    for (std::uint32_t rest = group.mask; rest != 0; rest &= rest - 1) {
-      const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
-      if (tensor_issued_[lane] == 0) continue;
-      order.issued.raise(agents_.of(AgentKind::kTensorPipe, warp_ * kLanes + lane),
-                         tensor_issued_[lane]);
-    }
-  });
+  any_tensor_ = true;
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
+    for (Accesses& accesses : accesses_) accesses.let_go[lane] = accesses.waited[lane];
+    tensor_let_go_[lane] = tensor_issued_[lane];
+  }
 }
 
 void WarpClock::tensor_fence_after(std::uint32_t mask) {

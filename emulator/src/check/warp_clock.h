@@ -67,7 +67,8 @@ class WarpClock {
   /// What the lanes have done and know, as mere execution order.
   void release_executed(std::uint32_t mask, std::uint32_t live, Knowledge& into);
 
-  // tcgen05. Loads and stores are counted by warp, mma and cp by lane.
+  // tcgen05. Loads and stores are counted by warp, mma and cp by lane. That they have been waited
+  // for, and let go by a fence, each lane knows of itself alone.
   Clock issue_tensor(std::uint32_t lane) { return ++tensor_issued_[lane]; }
   Clock tensor_issued(std::uint32_t lane) const { return tensor_issued_[lane]; }
   Clock issue_access(bool load) { return ++accesses_[load ? 0 : 1].issued; }
@@ -105,6 +106,7 @@ class WarpClock {
   void raise(VectorClock& clock, AgentId whole, const LaneClocks& values, std::uint32_t mask,
              std::uint32_t live) const;
   void add_own_async(std::uint32_t mask, std::uint32_t live, Knowledge& into) const;
+  void add_own_tensor(std::uint32_t mask, std::uint32_t live, TensorOrder& into) const;
   /// Calls visit(group) for each group inside `mask`, splitting those that lie across its border.
   template <class Visit>
   void for_groups(std::uint32_t mask, const Visit& visit);
@@ -117,12 +119,17 @@ class WarpClock {
   std::vector<Group> groups_;
   LaneClocks fenced_[2] = {};  ///< clock of each lane's last proxy fence, by Space
   struct Accesses {
+    AgentId agent = kNoAgent;
     Clock issued = 0;
     Clock done = 0;
+    LaneClocks waited{};  ///< what each lane has waited for
+    LaneClocks let_go{};  ///< the same at its last fence::before_thread_sync
   };
   Accesses accesses_[2];  ///< tcgen05.ld, .st
   LaneClocks tensor_issued_{};
-  LaneClocks thread_fence_{};  ///< clock of each lane's last releasing fence
+  LaneClocks tensor_let_go_{};  ///< tensor_issued_ at the lane's last fence::before_thread_sync
+  bool any_tensor_ = false;     ///< anything has been waited for or let go
+  LaneClocks thread_fence_{};   ///< clock of each lane's last releasing fence
   bool any_fence_ = false;
   std::unique_ptr<GroupCounts> counts_[kGroupKinds];
 };
