@@ -28,12 +28,12 @@ class MmaIssuer {
       // Without keys there is no step to go with: and the correction waits for the last one, while
       // it holds back the records of tiles to come.
       if (tile.n_begin == tile.n_end) {
-        finish(before);
+        finish<true>(before);
         before = {};
       }
       for (int n = tile.n_begin; n < tile.n_end; ++n) before = run_step(tile, n, before);
     }
-    finish(before);
+    finish<false>(before);
   }
 
  private:
@@ -59,25 +59,27 @@ class MmaIssuer {
       now.active[i] = n >= tile.begin[i] && n < tile.end[i];
       now.first[i] = n == tile.begin[i];
       now.last[i] = n + 1 == tile.end[i];
-      finish(i, before);
+      finish<true>(i, before);
       if (now.active[i]) issue_scores(i, now, k);
     }
     commit(barriers_.kv_empty[k.stage]);
     return now;
   }
 
+  template <bool kLoadsFollow>
   __device__ void finish(const Step& step) {
 #pragma unroll
-    for (int i = 0; i < kStreams; ++i) finish(i, step);
+    for (int i = 0; i < kStreams; ++i) finish<kLoadsFollow>(i, step);
   }
 
   /// The CTA's last commit is an o_full, which the correction waits for: barriers must not be
-  /// signalled after the block has exited.
+  /// signalled after the block has exited. `kLoadsFollow`: V's stage may be filled again.
+  template <bool kLoadsFollow>
   __device__ void finish(int stream, const Step& step) {
     if (!step.active[stream]) return;
     issue_values(stream, step);
     const bool last_reader = stream == kStreams - 1 || !step.active[kStreams - 1];
-    if (last_reader) commit(barriers_.kv_empty[step.v.stage]);
+    if (kLoadsFollow && last_reader) commit(barriers_.kv_empty[step.v.stage]);
     if (step.last[stream]) commit(barriers_.o_full[stream]);
   }
 
