@@ -298,6 +298,13 @@ const ForwardCase kCases[] = {
      .cu_seqlens_q = {0, 300, 310},
      .cu_seqlens_k = {0, 420, 425},
      .mask = {.causal = true}},
+    // Tiles without keys behind steps of both streams, of the second and of the first alone, with
+    // work behind them that goes round the rings of loads and records.
+    {.name = "keyless_between",
+     .cu_seqlens_q = {0, 130, 730, 1342, 1352, 1362, 1372, 1382, 1392, 1402, 1412},
+     .cu_seqlens_k = {0, 900, 1200, 1300, 1400, 1500, 1600, 1700, 1800, 1900, 2000},
+     .head_dim = 64,
+     .mask = {.causal = true}},
     {.name = "window",
      .cu_seqlens_q = {0, 140},
      .cu_seqlens_k = {0, 400},
