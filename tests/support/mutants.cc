@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -36,6 +38,10 @@ class FirstFailure final : public ::testing::EmptyTestEventListener {
 };
 
 using emu::MutantVerdict;
+
+/// Processor time of one run of the tests. A mutant may go round for ever and yet do something each
+/// time, which the emulator takes for progress.
+constexpr rlimit kLongestRun{300, 310};
 
 struct Verdict {
   std::optional<MutantVerdict> shown;  ///< none where nothing shows
@@ -102,6 +108,7 @@ class Mutants {
     std::fflush(nullptr);
     const pid_t child = ::fork();
     if (child == 0) {
+      ::setrlimit(RLIMIT_CPU, &kLongestRun);
       const int nowhere = ::open("/dev/null", O_WRONLY);
       ::dup2(nowhere, STDOUT_FILENO);
       ::dup2(nowhere, STDERR_FILENO);
@@ -115,6 +122,9 @@ class Mutants {
     }
     int status = 0;
     ::waitpid(child, &status, 0);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) {
+      return {MutantVerdict::kHung, fmt::format("no end in {} s", kLongestRun.rlim_cur)};
+    }
     if (!WIFEXITED(status)) {
       return {MutantVerdict::kWrongOutput, fmt::format("signal {}", WTERMSIG(status))};
     }
