@@ -82,8 +82,8 @@ TEST(KeyPieces, TakeTurns) {
     threads.emplace_back([&, i] {
       const auto run = [&] {
         pieces.run(i, [&](const KeyPiece& piece) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(20));
           EXPECT_TRUE(piece.turn == 0 || done[piece.chunk][0].load());
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
           done[piece.chunk][piece.turn] = true;
           if (piece.turn == 0) throw std::runtime_error("the first of a chunk");
         });
