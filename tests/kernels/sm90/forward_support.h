@@ -52,11 +52,13 @@ struct ForwardCase {
   std::int64_t dense_batch = 0;            ///< > 0: dense, of the lengths below
   std::int64_t dense_seqlen_q = 0;
   std::int64_t dense_seqlen_k = 0;
-  double sigma_q = 1.0;
-  double spread = 0.0;  ///< groups of 32 tokens are scaled by 2^uniform(-spread, spread)
+  double sigma_q = 1.0, sigma_k = 1.0;
+  double spread = 0.0;       ///< groups of 32 tokens are scaled by 2^uniform(-spread, spread)
+  bool q_has_spread = true;  ///< or only K and V
   std::optional<double> fill_q = {}, fill_k = {};  ///< all entries
   std::int64_t slack_rows = 0;                     ///< of NaN, behind the last sequence
   double softmax_scale = 0;                        ///< 0: 1 / sqrt(head_dim)
+  bool half_sums = true;                           ///< what V says of its payload, where asked
   std::int64_t nan_v = -1;  ///< this token of every sequence is NaN in V, if there is one
   /// K and V of tokens from here on are others than without it.
   std::int64_t other_from = std::numeric_limits<std::int64_t>::max();
@@ -106,15 +108,15 @@ class ForwardBatch {
   explicit ForwardBatch(const ForwardCase& test) : test_(test) {
     const bool lowered = test.scores == Scores::kF16;
     if (test.dense_batch > 0) {
-      q_ = make_side(equal_offsets(test.dense_batch, test.dense_seqlen_q), test.num_heads, 1,
+      q_ = make_side(equal_offsets(test.dense_batch, test.dense_seqlen_q), test.num_heads, kSeedQ,
                      test.sigma_q, test.fill_q);
       k_ = make_side(equal_offsets(test.dense_batch, test.dense_seqlen_k), test.num_heads_kv, 2,
-                     1.0, test.fill_k);
+                     test.sigma_k, test.fill_k);
     } else {
       const auto cu_q = test.broadcast_seqlen_q > 0 ? equal_offsets(1, test.broadcast_seqlen_q)
                                                     : test.cu_seqlens_q;
-      q_ = make_side(cu_q, test.num_heads, 1, test.sigma_q, test.fill_q);
-      k_ = make_side(test.cu_seqlens_k, test.num_heads_kv, 2, 1.0, test.fill_k);
+      q_ = make_side(cu_q, test.num_heads, kSeedQ, test.sigma_q, test.fill_q);
+      k_ = make_side(test.cu_seqlens_k, test.num_heads_kv, 2, test.sigma_k, test.fill_k);
     }
     v_ = make_side(k_.cu, test.num_heads_kv, 3, 1.0, {}, test.nan_v);
     change_from(test.other_from);
@@ -127,7 +129,7 @@ class ForwardBatch {
       for (std::int64_t i = 0; i < side->batch() * side->heads; ++i) {
         const Matrix<float> values = side->matrix(i / side->heads, i % side->heads);
         mx::QuantizedMatrix matrix = quantize_rows(values, block_shape(), lower);
-        if ((lowered || test.product == Product::kBf16) && side == &v_) {
+        if (((lowered && !tokens) || test.product == Product::kBf16) && side == &v_) {
           matrix = mx::for_half_sums(matrix,
                                      mx::row_major(values.data.data(), values.rows, values.cols));
         }
@@ -196,6 +198,7 @@ class ForwardBatch {
   std::int64_t o_scale_rows() const;
   std::int64_t o_scale_row(std::int64_t sequence, std::int64_t row) const;
 
+  static constexpr std::uint64_t kSeedQ = 1;
   ForwardCase test_;
   Side q_, k_, v_;
 };
@@ -239,10 +242,11 @@ inline Side ForwardBatch::make_side(std::vector<std::int32_t> cu, std::int64_t h
   Side side{
       .cu = std::move(cu), .heads = heads, .dim = test_.head_dim, .values = {}, .matrices = {}};
   Rng rng(seed);
+  const double spread = seed == kSeedQ && !test_.q_has_spread ? 0 : test_.spread;
   side.values = rng.normal_values<float>(side.total() * heads * side.dim, sigma);
   for (std::int64_t s = 0; s < side.batch(); ++s) {
     for (std::int64_t group = 0; group < side.length(s); group += 32) {
-      const double factor = std::exp2(rng.uniform(-test_.spread, test_.spread));
+      const double factor = std::exp2(rng.uniform(-spread, spread));
       for (std::int64_t row = group; row < std::min(group + 32, side.length(s)); ++row) {
         for (std::int64_t i = 0; i < heads * side.dim; ++i) {
           float& value = side.values[(side.cu[s] + row) * heads * side.dim + i];
@@ -361,7 +365,7 @@ inline ForwardBatch::Results ForwardBatch::run() const {
   };
   const Guarded q_bf16 = bf16(q_), k_bf16 = bf16(k_);
   device::AttentionOperand values = v.operand();
-  values.half_sums = half || test_.product != Product::kGroupScales;
+  values.half_sums = test_.half_sums && (half || test_.product != Product::kGroupScales);
   sm90::forward::ForwardCall call{.q = q.operand(),
                                   .k = k.operand(),
                                   .v = values,

@@ -110,13 +110,15 @@ void expect_nan_where_seen(const ForwardCase& test) {
     const auto want = recipe::recipe_forward(operands, clean.problem(), recipe_config(test));
     const auto oracle = reference::attention_forward(
         recipe::kern_inputs(operands, clean.problem(), recipe_config(test)));
-    const auto group = test.nan_v / 32 * 32;
+    const bool by_token = test.product == Product::kTokenScales;
+    const auto first = by_token ? test.nan_v : test.nan_v / 32 * 32;
+    const auto end = by_token ? first + 1 : first + 32;
     const std::int64_t seqlen_k = test.cu_seqlens_k[s + 1] - test.cu_seqlens_k[s];
     std::vector<double> o, recipe_o, oracle_o;
     for (std::int64_t row = 0; row < batch.seqlen_q(s); ++row) {
       const attention::KeyRange keys =
           attention::visible_keys(test.mask, batch.seqlen_q(s), seqlen_k, row);
-      const bool sees = test.nan_v < seqlen_k && keys.begin < group + 32 && keys.end > group;
+      const bool sees = test.nan_v < seqlen_k && keys.begin < end && keys.end > first;
       if (!keys.empty()) {
         EXPECT_NEAR(kernel.lse[row], want.saved.lse[row],
                     allowance(test).lse * std::max(1.0, std::abs(oracle.lse[row])))
@@ -145,6 +147,9 @@ TEST(ForwardNan, StaysWithTheRowsThatSeeIt) {
   expect_nan_where_seen(test);
   test.name = "causal, half scores";
   test.scores = Scores::kF16;
+  expect_nan_where_seen(test);
+  test.name = "causal, leak-free, half scores";
+  test.product = Product::kTokenScales;
   expect_nan_where_seen(test);
   expect_nan_where_seen({.name = "window",
                          .cu_seqlens_q = {0, 200},
@@ -262,6 +267,55 @@ const ForwardCase kCases[] = {
      .num_heads_kv = 1,
      .product = Product::kTokenScales,
      .slack_rows = 7},
+    {.name = "leak_free_half",
+     .cu_seqlens_q = {0, 140, 150},
+     .cu_seqlens_k = {0, 260, 265},
+     .mask = {.causal = true},
+     .scores = Scores::kF16,
+     .product = Product::kTokenScales},
+    {.name = "leak_free_half_narrow",
+     .cu_seqlens_q = {0, 300},
+     .cu_seqlens_k = {0, 300},
+     .head_dim = 64,
+     .num_heads = 2,
+     .num_heads_kv = 1,
+     .scores = Scores::kF16,
+     .product = Product::kTokenScales,
+     .slack_rows = 7},
+    // Odd tokens, and rows whose maxima are not packed.
+    {.name = "leak_free_half_spread",
+     .cu_seqlens_q = {0, 64},
+     .cu_seqlens_k = {0, 256},
+     .scores = Scores::kF16,
+     .half_o_db = 1.0,
+     .product = Product::kTokenScales,
+     .sigma_q = 0x1p-12,
+     .spread = 12.0,
+     .q_has_spread = false},
+    {.name = "leak_free_half_peaky",
+     .cu_seqlens_q = {0, 64},
+     .cu_seqlens_k = {0, 256},
+     .scores = Scores::kF16,
+     .half_o_db = 1.5,
+     .product = Product::kTokenScales,
+     .sigma_q = 6.0},
+    {.name = "leak_free_half_large_q",
+     .cu_seqlens_q = {0, 64},
+     .cu_seqlens_k = {0, 256},
+     .scores = Scores::kF16,
+     .half_o_db = 0.75,
+     .product = Product::kTokenScales,
+     .sigma_q = 0x1p16,
+     .sigma_k = 0x1p-14},
+    {.name = "leak_free_half_negative",
+     .cu_seqlens_q = {0, 64},
+     .cu_seqlens_k = {0, 128},
+     .head_dim = 64,
+     .scores = Scores::kF16,
+     .half_o_db = 0.7,
+     .product = Product::kTokenScales,
+     .fill_q = 4.0,
+     .fill_k = -4.0},
     {.name = "bf16", .cu_seqlens_q = {0, 70}, .cu_seqlens_k = {0, 600}, .product = Product::kBf16},
     {.name = "bf16_jagged",
      .cu_seqlens_q = {0, 5, 5, 200, 230},
@@ -311,15 +365,7 @@ const ForwardCase kCases[] = {
 };
 
 // Keys that a row does not see change no bit of it, whatever they hold.
-TEST(ForwardLeakFree, FutureTokensChangeNothing) {
-  ForwardCase test{.name = "leak-free",
-                   .cu_seqlens_q = {0, 230, 300},
-                   .cu_seqlens_k = {0, 230, 300},
-                   .num_heads = 2,
-                   .num_heads_kv = 1,
-                   .mask = {.causal = true},
-                   .product = Product::kTokenScales,
-                   .spread = 3.0};
+void expect_future_changes_nothing(ForwardCase test) {
   const ForwardBatch::Results before = ForwardBatch(test).run();
   test.other_from = 45;
   const ForwardBatch::Results after = ForwardBatch(test).run();
@@ -330,7 +376,7 @@ TEST(ForwardLeakFree, FutureTokensChangeNothing) {
     const bool same = in_sequence < test.other_from;
     for (std::int64_t i = row * width; i < (row + 1) * width; ++i) {
       if (same) {
-        EXPECT_EQ(before.o[i], after.o[i]) << "row " << row;
+        EXPECT_EQ(before.o[i], after.o[i]) << test.name << ", row " << row;
       }
       changed += before.o[i] != after.o[i];
     }
@@ -340,6 +386,52 @@ TEST(ForwardLeakFree, FutureTokensChangeNothing) {
     }
   }
   EXPECT_GT(changed, (rows_o - 2 * test.other_from) * width / 2);
+}
+
+TEST(ForwardLeakFree, FutureTokensChangeNothing) {
+  ForwardCase test{.name = "leak-free",
+                   .cu_seqlens_q = {0, 230, 300},
+                   .cu_seqlens_k = {0, 230, 300},
+                   .num_heads = 2,
+                   .num_heads_kv = 1,
+                   .mask = {.causal = true},
+                   .product = Product::kTokenScales,
+                   .spread = 3.0};
+  expect_future_changes_nothing(test);
+  test.name = "leak-free, half scores";
+  test.scores = Scores::kF16;
+  expect_future_changes_nothing(test);
+  test.name = "leak-free, half scores, odd tokens";
+  test.spread = 12.0;
+  test.sigma_q = 0x1p-12;
+  test.q_has_spread = false;
+  expect_future_changes_nothing(test);
+}
+
+// Half sums need payload of V that is made for them.
+TEST(ForwardRefusal, HalfSumsOfOtherPayload) {
+  const std::pair<Scores, Product> kinds[] = {{Scores::kF16, Product::kGroupScales},
+                                              {Scores::kF16, Product::kTokenScales},
+                                              {Scores::kF32, Product::kTokenScales},
+                                              {Scores::kF32, Product::kBf16}};
+  for (const auto& [scores, product] : kinds) {
+    const ForwardCase test{.name = "other payload",
+                           .cu_seqlens_q = {0, 64},
+                           .cu_seqlens_k = {0, 64},
+                           .scores = scores,
+                           .product = product,
+                           .half_sums = false};
+    const ForwardBatch batch(test);
+    try {
+      batch.run();
+      ADD_FAILURE() << "taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+      EXPECT_STREQ(error.what(),
+                   "v.half_sums: expected true but with FP32 scores of payload in 32xD blocks, "
+                   "got false");
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Forward, ::testing::ValuesIn(kCases),

@@ -4,6 +4,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attention/split_tail.h"
+#include "core/host_device.h"
+#include "kernels/sm90/forward/key_band.h"
+
 /// Tiles, roles, registers and shared memory of the Hopper forward. For host and device.
 namespace mxfa::sm90::forward {
 
@@ -17,7 +21,7 @@ enum class Scores : std::uint8_t {
 /// What Q K^T multiplies, and where its scales are.
 enum class Product : std::uint8_t {
   kGroupScales,  ///< FP8, a scale for each 32 tokens
-  kTokenScales,  ///< FP8, a scale for each token (leak-free); FP32 scores
+  kTokenScales,  ///< FP8, a scale for each token (leak-free)
   kBf16,         ///< BF16; V as with kGroupScales; FP32 scores
 };
 
@@ -32,7 +36,7 @@ struct Config {
   static constexpr Product kProduct = kProductOf;
   static constexpr bool kTokenScales = kProduct == Product::kTokenScales;
   static constexpr bool kBf16 = kProduct == Product::kBf16;
-  static_assert(kProduct == Product::kGroupScales || kScores == Scores::kF32);
+  static_assert(kProduct != Product::kBf16 || kScores == Scores::kF32);
   /// Q's and K's rows lie in parts of at most 128 bytes, one behind the other.
   static constexpr int kQkBytes = kHeadDim * (kBf16 ? 2 : 1);
   static constexpr int kQkParts = kQkBytes > 128 ? 2 : 1;
@@ -87,7 +91,7 @@ enum class Packing : std::int32_t {
 
 /// Scales of one key block as the softmax takes them, made by the producer. kF32 holds floats, kF16
 /// pairs of equal halves.
-template <class Config, bool kTokenScales = Config::kTokenScales>
+template <class Config, bool kTokenScales = Config::kTokenScales, Scores kScores = Config::kScores>
 struct alignas(16) StageScales {
   /// softmax_scale * log2(e) * 2^(exponents of Q's and K's groups)
   std::uint32_t factor[Config::kQGroups][Config::kKGroups];
@@ -100,7 +104,7 @@ struct alignas(16) StageScales {
 
 /// The same where every token has scales: floats, and bits of tokens whose V is NaN.
 template <class Config>
-struct alignas(16) StageScales<Config, true> {
+struct alignas(16) StageScales<Config, true, Scores::kF32> {
   /// Of two tokens, which one load brings.
   struct alignas(16) Pair {
     float key[2];    ///< 2^(K's exponent)
@@ -111,11 +115,43 @@ struct alignas(16) StageScales<Config, true> {
   std::uint32_t nan_tokens[Config::kTileN / 32];
   std::int32_t anchor;  ///< kTokenAnchor, + kNanGroupUnit where a token of V is NaN
 };
-/// Of every block, so that no token's numbers depend on others. Low, so that maxima are positive
-/// where V is of size 1: then they are found by bits.
-inline constexpr int kTokenAnchor = -16;
+/// Half scores: pairs of neighbouring tokens, so placed that a thread finds those of four of its
+/// columns side by side (token_word()). What half cannot hold marks a token as odd: its numbers
+/// come from the exponents.
+template <class Config>
+struct alignas(16) StageScales<Config, true, Scores::kF16> {
+  static constexpr int kPairs = Config::kTileN / 2;
+  std::uint32_t key[kPairs];     ///< 2^(K's exponent - kKeyShift)
+  std::uint32_t value[kPairs];   ///< V's exponent, at least kLeastValue, - kTokenAnchor
+  std::uint32_t unfold[kPairs];  ///< 2^-value; odd tokens: 0
+  std::int8_t key_exponent[Config::kTileN];
+  std::int8_t value_exponent[Config::kTileN];  ///< V's, at least kLeastValue
+  std::uint32_t odd_tokens[Config::kTileN / 32];
+  std::uint32_t nan_tokens[Config::kTileN / 32];
+  std::int32_t has_odd;
+  std::int32_t anchor;  ///< as with FP32 scores
+};
+/// Word of tokens 8 * eight + 2 * quarter and the next.
+MXFA_HOST_DEVICE constexpr int token_word(int eight, int quarter) {
+  return eight / 4 * 16 + quarter * 4 + eight % 4;
+}
+
+/// Of every block, so that no token's numbers depend on others. With FP32 scores it is low, so that
+/// maxima are positive where V is of size 1: then they are found by bits. With half scores maxima
+/// from 0 to 32 are packed, and V of size 1 lies in the middle of kLeastPackedValue to
+/// kMostPackedValue.
+template <class Config>
+inline constexpr int kTokenAnchor = Config::kScores == Scores::kF16 ? -4 : -16;
 /// V's exponents of tokens are at least this: the row sum takes P' * 2^-v.
 inline constexpr int kLeastValue = -64;
+/// Half scores: what a row sum in half chains of 16 holds, neither overflowing nor losing what is
+/// 2^-20 of the row's largest P.
+inline constexpr int kLeastPackedValue = -3;
+inline constexpr int kMostPackedValue = 12;
+/// Half scores: 2^(K's exponent - kKeyShift) is in half from kLeastPackedKey to kKeyShift, and no
+/// larger than 1, as scores may be as large as half allows. The factor of a query takes it back.
+inline constexpr int kKeyShift = 6;
+inline constexpr int kLeastPackedKey = kKeyShift - 24;
 
 /// Below it a folded payload is 0 either way, and the row sum must not underflow with it.
 inline constexpr int kLeastFold = -32;
@@ -149,11 +185,32 @@ struct TileRecord {
   std::int32_t n_begin = 0;
   std::int32_t n_end = 0;  ///< n_begin: no row sees a key
   std::int32_t valid = 0;  ///< 0: there are no more tiles
+  KeyBand band = {};       ///< of the tile's rows
   /// Where a tile is divided among CTAs (attention/split_tail.h).
   std::int32_t parts = 1;
   std::int32_t part = 0;
   std::int32_t slot = 0;
   std::int32_t segment = 0;
+};
+
+/// A tile that its producer has taken and not yet handed over.
+struct TakenTile {
+  TileRecord record;
+  std::int64_t q_group = 0;  ///< first scale group of Q's sequence
+  std::int32_t q_begin = 0;  ///< first row of the sequence in Q
+};
+
+/// A CTA's share of a divided round is less than a tile (attention/split_tail.h).
+inline constexpr int kMostSegments = 2;
+
+/// The keys of a tile, for their producer.
+struct Keys {
+  std::int64_t group;   ///< first scale group of the sequence
+  std::int32_t token;   ///< first row of the sequence in K
+  std::int32_t column;  ///< first column of the sequence in V^T
+  std::int32_t count;   ///< of the sequence
+  std::int32_t head;    ///< of K and V
+  std::int32_t n_begin, n_end;
 };
 
 /// What a thread hands over of one part: its O, then sums, bases and the anchor; a warpgroup's
@@ -170,9 +227,12 @@ struct SmemPlan {
   alignas(1024) std::uint8_t v[Config::kStages][Config::kHeadDim * Config::kTileN];
   StageScales<Config> scales[Config::kStages];
   TileRecord tile[Config::kQBuffers];
+  TakenTile taken;                              ///< the producer of tiles' own
+  attention::TailSegment share[kMostSegments];  ///< likewise
+  Keys keys;                                    ///< the producer of keys' own
   BlockRange blocks[Config::kQBuffers][Config::kConsumers];
   std::int32_t q_exponent[Config::kQBuffers][Config::kQGroups];  ///< kGroupScales: of rows' groups
-  /// kTokenScales: softmax_scale * log2(e) * 2^(exponent of the row).
+  /// kTokenScales: softmax_scale * log2(e) * 2^(exponent of the row); half: * 2^kKeyShift.
   float q_factor[Config::kQBuffers][Config::kTokenScales ? Config::kTileM : 1];
   /// O in MXFP8: largest magnitudes of a warp's 16 rows and 32 columns.
   float o_amax[Config::kConsumers][4][Config::kHeadDim / 32];
@@ -188,6 +248,8 @@ static_assert(sizeof(SmemPlan<Config<128, Scores::kF16>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<64, Scores::kF16>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<128, Scores::kF32, Product::kTokenScales>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<64, Scores::kF32, Product::kTokenScales>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<128, Scores::kF16, Product::kTokenScales>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<64, Scores::kF16, Product::kTokenScales>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<128, Scores::kF32, Product::kBf16>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<64, Scores::kF32, Product::kBf16>>) <= 227 * 1024);
 

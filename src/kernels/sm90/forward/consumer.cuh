@@ -5,7 +5,10 @@
 #include "kernels/sm90/forward/mma.cuh"
 #include "kernels/sm90/forward/split.cuh"
 #include "kernels/sm90/forward/sums.cuh"
+#include "kernels/sm90/forward/token_half_softmax.cuh"
 #include "kernels/sm90/forward/token_softmax.cuh"
+#include "kernels/sm90/forward/visible.cuh"
+#include "ptx/lane.cuh"
 
 /// The consumer role.
 namespace mxfa::sm90::forward {
@@ -27,8 +30,7 @@ class Consumer {
         base_(static_cast<std::uint32_t>(uniform(static_cast<int>(shared_address(&smem))))),
         k_word_(uniform(static_cast<int>(tile_word(at(offsetof(Plan, k), 0, 0))))),
         v_word_(uniform(static_cast<int>(tile_word(at(offsetof(Plan, v), 0, 0))))),
-        warp_(threadIdx.x / 32 % 4),
-        lane_(threadIdx.x % 32) {}
+        warp_(uniform(static_cast<int>(threadIdx.x / 32 % 4))) {}
 
   __device__ void run() {
     while (true) {
@@ -42,6 +44,7 @@ class Consumer {
   using Sums = typename Config::Sums;
   using Fresh = typename Config::Fresh;
   static constexpr int kFresh = Config::kValueColumns / 2;
+  static constexpr bool kPackedTokens = Config::kTokenScales && Config::kScores == Scores::kF16;
   static constexpr int kLastHalf = Config::kHeadDim / Config::kValueColumns - 1;
 
   /// What all lanes hold, by a reduction: then the compiler keeps it in a uniform register.
@@ -52,16 +55,24 @@ class Consumer {
     return base_ + static_cast<std::uint32_t>(member) + index * static_cast<std::uint32_t>(size);
   }
 
+  __device__ const float* row_factors() const {
+    return smem_.q_factor[buffer_] + 64 * part_ + 16 * warp_;
+  }
+
+  /// Read where it is needed, for want of registers.
+  __device__ int end_of_blocks() const { return smem_.blocks[buffer_][part_].end; }
+
   __device__ void run_tile(const TileRecord& tile) {
     BlockRange blocks = smem_.blocks[buffer_][part_];
     blocks = {uniform(blocks.begin), uniform(blocks.end), uniform(blocks.full_begin),
               uniform(blocks.full_end)};
     typename Rows::State rows;
     if constexpr (Config::kTokenScales) rows.keeps_top = params_.row_max != nullptr;
+    if constexpr (kPackedTokens) Rows::begin(row_factors(), rows);
     Sums sums = {};
     const QOperand<Config> q(
         at(offsetof(Plan, q), buffer_, sizeof(smem_.q[0])) + part_ * 64 * Config::kQkBytes, warp_,
-        lane_);
+        ptx::lane_now());
     pass_blocks(blocks.begin - tile.n_begin);
     if (blocks.begin < blocks.end) {
       if constexpr (Config::kHalfSums) {
@@ -70,7 +81,8 @@ class Consumer {
         run_blocks(tile, blocks, q, rows, sums);
       }
     }
-    pass_blocks(tile.n_end - blocks.end);
+    pass_blocks(tile.n_end - end_of_blocks());
+    if constexpr (kPackedTokens) Rows::finish(row_factors(), rows);
     finish_tile(tile, rows, sums);
     ptx::mbarrier_arrive(at(offsetof(Plan, q_empty), buffer_, 8));
     if (++buffer_ == Config::kQBuffers) {
@@ -91,8 +103,8 @@ class Consumer {
   }
   __device__ void store_tile(const TileRecord& tile, typename Rows::State& rows,
                              float (&o)[Config::kHeadDim / 2]) {
-    if (tile.parts == 1 ||
-        PartMerger<Config>(params_, tile, part_).run(rows, o, smem_.merges[part_])) {
+    if (tile.parts == 1 || PartMerger<Config>(params_, tile, part_, 32 * warp_ + ptx::lane_now())
+                               .run(rows, o, smem_.merges[part_])) {
       store_rows<Config, Rows>(params_, tile, rows, o, smem_.o_amax[part_],
                                64 * part_ + 16 * warp_);
     }
@@ -144,7 +156,7 @@ class Consumer {
       release_stage();
       promote(kLastHalf, fresh, rescale, sums);
       // Not as a branch that joins: MMAs in flight behind a join make the compiler wait for them.
-      if (n_block + 1 == blocks.end) break;
+      if (n_block + 1 == end_of_blocks()) break;
       if (!ready) wait_for_stage();
       multiply_keys(q, s, stage_);
     }
@@ -155,15 +167,16 @@ class Consumer {
                                      const QOperand<Config>& q, typename Rows::State& rows,
                                      Sums& sums) {
     const float unit = power_of_two(-half_sums_exponent(tile.n_end - tile.n_begin));
-    const std::uint32_t units = ptx::half2_pack(unit, unit);
+    const std::uint32_t units =
+        static_cast<std::uint32_t>(uniform(static_cast<int>(ptx::half2_pack(unit, unit))));
     typename Rows::Fragment s;
     wait_for_stage();
     multiply_keys(q, s, stage_);
     for (int n_block = blocks.begin;; ++n_block) {
-      const bool ready = next_is_ready();
-      const bool last = n_block + 1 == blocks.end;
+      bool ready = Config::kScoresAhead && next_is_ready();
+      const bool last = n_block + 1 == end_of_blocks();
       std::uint32_t p[Config::kTileN / 8];
-      weigh(tile, n_block, blocks, rows, s, p, sums);
+      const Rescale rescale = weigh(tile, n_block, blocks, rows, s, p, sums);
       Fresh fresh;
       const std::uint32_t v = v_word_ + stage_ * (sizeof(smem_.v[0]) / 16);
       // Not as a branch that joins: MMAs in flight behind a join make the compiler wait for them.
@@ -172,6 +185,7 @@ class Consumer {
         ptx::wgmma_fence();
         issue_values<Config>(fresh, p, v);
         multiply_keys(q, s, next_stage());
+        rescale_sums(rescale, sums);
         ptx::wgmma_wait<1>();
         fence_registers(fresh);
         release_stage();
@@ -180,6 +194,8 @@ class Consumer {
       }
       ptx::wgmma_fence();
       issue_values<Config>(fresh, p, v);
+      if (!Config::kScoresAhead) ready = next_is_ready();
+      rescale_sums(rescale, sums);
       ptx::wgmma_wait<0>();
       fence_registers(fresh);
       release_stage();
@@ -189,20 +205,22 @@ class Consumer {
       multiply_keys(q, s, stage_);
     }
   }
-  /// Waits for S and makes P of it; O follows the maxima, where any of the warp's moved.
-  __device__ void weigh(const TileRecord& tile, int n_block, const BlockRange& blocks,
-                        typename Rows::State& rows, typename Rows::Fragment& s,
-                        std::uint32_t (&p)[Config::kTileN / 8], Sums& sums) {
+  /// Waits for S and makes P of it.
+  __device__ Rescale weigh(const TileRecord& tile, int n_block, const BlockRange& blocks,
+                           typename Rows::State& rows, typename Rows::Fragment& s,
+                           std::uint32_t (&p)[Config::kTileN / 8], Sums& sums) {
     const typename Rows::Scales scales = wait_for_scores(tile, n_block, blocks, rows, s, sums);
     if constexpr (Config::kScores == Scores::kF16) {
-      Rows::run(scales, rows, s, p, sums);
+      return Rows::run(scales, rows, s, p);
     } else {
       float rescale[2];
       Rows::run(scales, rows, s, p, rescale);
-      if (__any_sync(~0u, rescale[0] != 1.0f || rescale[1] != 1.0f)) {
-        scale_sums<Config>(rescale, sums);
-      }
+      return ptx::half2_pack(rescale[0], rescale[1]);
     }
+  }
+
+  __device__ static void rescale_sums(Rescale factors, Sums& sums) {
+    if (__any_sync(~0u, factors != kNoRescale)) scale_sums<Config>(factors, sums);
   }
 
   /// Issues S of the stage's keys.
@@ -225,32 +243,28 @@ class Consumer {
     const bool partial = n_block < blocks.full_begin || n_block >= blocks.full_end;
     if (__builtin_expect(partial || anchor != rows.anchor, 0)) {
       const int nan_groups = (anchor + kNanGroupUnit / 2) / kNanGroupUnit;
-      VisibleColumns visible[2];
-      if (partial || nan_groups != 0) visible_columns(tile, n_block, visible);
-      if (partial) Rows::hide(s, visible);
+      if (partial) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) hide_scores(s, h, visible_columns(tile, n_block, h));
+      }
       if (anchor != rows.anchor) {
-        move_anchor(anchor - nan_groups * kNanGroupUnit, nan_groups, visible, rows, sums);
+        move_anchor(anchor - nan_groups * kNanGroupUnit, nan_groups, tile, n_block, rows, sums);
       }
     }
     return scales;
   }
 
-  /// Of the thread's two rows, counted from its first column of the block.
-  __device__ void visible_columns(const TileRecord& tile, int n_block,
-                                  VisibleColumns (&visible)[2]) const {
-    const int row = tile.m_block * Config::kTileM + 64 * part_ + 16 * warp_ + lane_ / 4;
-    const int column0 = n_block * Config::kTileN + 2 * (lane_ % 4);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const attention::KeyRange keys =
-          attention::visible_keys(params_.shape.mask, tile.seqlen_q, tile.seqlen_k, row + 8 * h);
-      visible[h] = {static_cast<int>(keys.begin) - column0, static_cast<int>(keys.end) - column0};
-    }
+  /// Of one of the thread's two rows, counted from its first column of the block.
+  __device__ VisibleColumns visible_columns(const TileRecord& tile, int n_block, int h) const {
+    const int lane = ptx::lane_now();
+    const int row = 64 * part_ + 16 * warp_ + lane / 4 + 8 * h;
+    const int column0 = n_block * Config::kTileN + 2 * (lane % 4);
+    return {tile.band.first_key(row) - column0, tile.band.end_key(row, tile.seqlen_k) - column0};
   }
 
   /// A larger exponent of V came: O so far is worth less in its unit. Or a group of V is NaN: its
   /// payload has been replaced by zeros, so that it reaches the rows that see it and no others.
-  __device__ void move_anchor(int anchor, int nan_groups, const VisibleColumns (&visible)[2],
+  __device__ void move_anchor(int anchor, int nan_groups, const TileRecord& tile, int n_block,
                               typename Rows::State& rows, Sums& sums) const {
     float factor[2];
     factor[0] = factor[1] = ptx::exp2_approx(static_cast<float>(rows.anchor - anchor));
@@ -258,14 +272,15 @@ class Consumer {
     if (nan_groups != 0) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        if (sees_nan(nan_groups, visible[h])) factor[h] = NAN;
+        if (sees_nan(nan_groups, visible_columns(tile, n_block, h))) factor[h] = NAN;
       }
     }
     scale_sums<Config>(factor, sums);
   }
 
   __device__ bool sees_nan(int nan_groups, const VisibleColumns& visible) const {
-    const int begin = visible.begin + 2 * (lane_ % 4), end = visible.end + 2 * (lane_ % 4);
+    const int first = 2 * (ptx::lane_now() % 4);
+    const int begin = visible.begin + first, end = visible.end + first;
     bool sees = false;
     if constexpr (Config::kTokenScales) {
       const StageScales<Config>& scales = smem_.scales[stage_];
@@ -319,7 +334,6 @@ class Consumer {
   std::uint32_t base_;
   std::uint32_t k_word_, v_word_;  ///< of the first stage's descriptors
   int warp_;
-  int lane_;
   int stage_ = 0;
   unsigned phase_ = 0;
   int buffer_ = 0;

@@ -7,6 +7,7 @@
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/softmax.cuh"
 #include "mx/e8m0.h"
+#include "ptx/lane.cuh"
 
 /// O, LSE and row maximum of a warpgroup's 64 rows.
 namespace mxfa::sm90::forward {
@@ -99,70 +100,73 @@ class Mxfp8Store {
         tile_(tile),
         amax_(amax),
         first_row_(tile.m_block * Config::kTileM + warp_row),
-        warp_row_(warp_row),
-        lane_(static_cast<int>(threadIdx.x) % 32) {}
+        warp_row_(warp_row) {}
 
   __device__ void run(float (&o)[Config::kHeadDim / 2], const float (&factors)[2]) const {
+    // Rows behind the sequence must not count in a group's magnitude.
+    const bool inside[2] = {row(0) < tile_.seqlen_q, row(1) < tile_.seqlen_q};
 #pragma unroll
     for (int i = 0; i < Config::kHeadDim / 2; ++i) {
       const int h = (i >> 1) & 1;
-      // Rows behind the sequence must not count in a group's magnitude.
-      o[i] = row(h) < tile_.seqlen_q ? o[i] * factors[h] : 0.0f;
+      o[i] = inside[h] ? o[i] * factors[h] : 0.0f;
     }
     const bool square = out_.block_shape == BlockShape::k32x32;
-    float group[kParts];
-    if (square) find_groups(o, group);
+    if (square) share_amax(o);
+      // A loop that stays one, for want of registers.
+#pragma unroll 1
+    for (int part = 0; 32 * part < columns_; ++part) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        if (32 * part >= columns_) break;
-        const float amax = square ? group[part] : row_amax(o + 16 * part, h);
+      for (int h = 0; h < 2; ++h) {
+        const float amax = square ? group_amax(part) : row_amax(o, h);
         store(o, part, h, mx::scale_from_amax<mx::E4M3>(amax, ScaleRule::kRoundUp));
       }
+#pragma unroll
+      for (int k = 16; k < Config::kHeadDim / 2; ++k) o[k - 16] = o[k];
     }
+    if (square) sync();
   }
 
  private:
   static constexpr int kParts = Config::kHeadDim / 32;
 
-  __device__ int row(int h) const { return first_row_ + lane_ / 4 + 8 * h; }
+  __device__ int row(int h) const { return first_row_ + ptx::lane_now() / 4 + 8 * h; }
 
   /// Of 32 rows, which two warps share.
-  __device__ void find_groups(const float (&o)[Config::kHeadDim / 2],
-                              float (&group)[kParts]) const {
-    const int warp = warp_row_ / 16 % 4;
+  __device__ void share_amax(const float (&o)[Config::kHeadDim / 2]) const {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      group[part] = rows_amax(o + 16 * part);
-      if (lane_ == 0) amax_[warp][part] = group[part];
+      const float amax = rows_amax(o + 16 * part);
+      if (ptx::lane_now() == 0) amax_[warp()][part] = amax;
     }
+    sync();
+  }
+  __device__ float group_amax(int part) const {
+    return device::max_nan(amax_[warp()][part], amax_[warp() ^ 1][part]);
+  }
+  __device__ int warp() const { return warp_row_ / 16 % 4; }
+  __device__ void sync() const {
     constexpr int kFirstBarrier = 1 + Config::kConsumers;  // behind those of the merger
-    const int barrier = kFirstBarrier + warp_row_ / kScaleGroup;
-    sync_threads(barrier, 64);
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      group[part] = device::max_nan(group[part], amax_[warp ^ 1][part]);
-    }
-    sync_threads(barrier, 64);
+    sync_threads(kFirstBarrier + warp_row_ / kScaleGroup, 64);
   }
 
+  /// Of the part that `o` begins with.
   __device__ void store(const float (&o)[Config::kHeadDim / 2], int part, int h,
                         std::uint8_t scale) const {
     if (row(h) >= tile_.seqlen_q) return;
     const float inverse = mx::inverse_e8m0(scale);
     const std::int64_t o_row = tile_.o_begin + row(h);
     std::uint8_t* const codes = out_.codes + o_row * out_.token_stride +
-                                tile_.head * out_.head_stride + 32 * part + 2 * (lane_ % 4);
+                                tile_.head * out_.head_stride + 32 * part +
+                                2 * (ptx::lane_now() % 4);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (32 * part + 8 * j >= columns_) break;
-      const float* const x = o + 16 * part + 4 * j + 2 * h;
+      const float* const x = o + 4 * j + 2 * h;
       *reinterpret_cast<std::uint16_t*>(codes + 8 * j) =
           static_cast<std::uint16_t>(device::encode_e4m3_pair(x[0] * inverse, x[1] * inverse));
     }
     const bool square = out_.block_shape == BlockShape::k32x32;
-    if (lane_ % 4 != 0 || (square && row(h) % kScaleGroup != 0)) return;
+    if (ptx::lane_now() % 4 != 0 || (square && row(h) % kScaleGroup != 0)) return;
     const std::int64_t scale_row = square ? tile_.o_group + row(h) / kScaleGroup : o_row;
     out_.scales[scale_row * out_.scale_row_stride + tile_.head * out_.scale_head_stride + part] =
         scale;
@@ -172,7 +176,7 @@ class Mxfp8Store {
   int columns_;
   const TileRecord& tile_;
   float (&amax_)[4][Config::kHeadDim / 32];
-  int first_row_, warp_row_, lane_;
+  int first_row_, warp_row_;
 };
 
 /// A row whose sum is 0 saw no key: O = 0, LSE = -infinity. `warp_row`: of the warp in the tile.
@@ -181,7 +185,7 @@ __device__ inline void store_rows(const ForwardParams& params, const TileRecord&
                                   const typename Rows::State& rows,
                                   float (&o)[Config::kHeadDim / 2],
                                   float (&amax)[4][Config::kHeadDim / 32], int warp_row) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, pair = lane % 4;
+  const int lane = ptx::lane_now(), pair = lane % 4;
   const int anchor = apply_far_anchor<Config>(rows.anchor, o);
   float sum[2], factor[2];
 #pragma unroll
@@ -189,23 +193,27 @@ __device__ inline void store_rows(const ForwardParams& params, const TileRecord&
     sum[h] = quad_sum(rows.sum[h]);
     factor[h] = sum[h] != 0.0f ? 1.0f / sum[h] * power_of_two(anchor) : 0.0f;
   }
-  const bool mxfp8 = params.o_mxfp8.codes != nullptr;
-  if (mxfp8) Mxfp8Store<Config>(params, tile, amax, warp_row).run(o, factor);
+  // First, so that what it reads is not kept beside O's own.
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = tile.m_block * Config::kTileM + warp_row + lane / 4 + 8 * h;
-    const bool inside = row < tile.seqlen_q;
-    if (!mxfp8) {
-      std::uint16_t* const out =
-          params.o + tile.o_offset + row * params.o_token_stride + tile.head * params.o_head_stride;
-      store_bf16<Config>(params, out, inside, factor[h], o + 2 * h, pair);
-    }
-    if (!inside || pair != 0) continue;
+    if (row >= tile.seqlen_q || pair != 0) continue;
     constexpr float kLn2 = 0.693147182f;
     const std::int64_t at = tile.head * params.lse_head_stride + tile.o_begin + row;
     const bool seen = sum[h] != 0.0f;
     params.lse[at] = seen ? (__log2f(sum[h]) - rows.base[h]) * kLn2 : -INFINITY;
     if (params.row_max != nullptr) params.row_max[at] = seen ? Rows::row_max(rows, h) : -INFINITY;
+  }
+  if (params.o_mxfp8.codes != nullptr) {
+    Mxfp8Store<Config>(params, tile, amax, warp_row).run(o, factor);
+    return;
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = tile.m_block * Config::kTileM + warp_row + lane / 4 + 8 * h;
+    std::uint16_t* const out =
+        params.o + tile.o_offset + row * params.o_token_stride + tile.head * params.o_head_stride;
+    store_bf16<Config>(params, out, row < tile.seqlen_q, factor[h], o + 2 * h, pair);
   }
 }
 

@@ -49,6 +49,11 @@ template <int kHeadDim>
 Kernel kernel_of(const ForwardCall& call) {
   using enum Product;
   constexpr bool kWide = kHeadDim == 128;
+  const bool half = call.scores == Scores::kF16;
+  if (leak_free(call) && half) {
+    return Kernel::of<Config<kHeadDim, Scores::kF16, kTokenScales>>(
+        kWide ? "attention_forward_d128_tokens_f16" : "attention_forward_d64_tokens_f16");
+  }
   if (leak_free(call)) {
     return Kernel::of<Config<kHeadDim, Scores::kF32, kTokenScales>>(
         kWide ? "attention_forward_d128_tokens" : "attention_forward_d64_tokens");
@@ -57,7 +62,7 @@ Kernel kernel_of(const ForwardCall& call) {
     return Kernel::of<Config<kHeadDim, Scores::kF32, kBf16>>(kWide ? "attention_forward_d128_bf16"
                                                                    : "attention_forward_d64_bf16");
   }
-  if (call.scores == Scores::kF16) {
+  if (half) {
     return Kernel::of<Config<kHeadDim, Scores::kF16>>(kWide ? "attention_forward_d128_f16"
                                                             : "attention_forward_d64_f16");
   }
@@ -137,9 +142,8 @@ void check_scores(const ForwardCall& call) {
     throw Error(ErrorKind::kUnsupported, "v.block_shape: expected 32xD beside q_bf16, got 1xD");
   }
   if (call.scores == Scores::kF16) {
-    if (leak_free(call) || bf16_product(call)) {
-      throw Error(ErrorKind::kUnsupported,
-                  "scores: expected FP32 with 1xD blocks or Q and K in BF16, got half");
+    if (bf16_product(call)) {
+      throw Error(ErrorKind::kUnsupported, "scores: expected FP32 with Q and K in BF16, got half");
     }
     expect(call.q.lowered >= device::kLoweredQ && call.k.lowered >= device::kLoweredK,
            "q.lowered, k.lowered",

@@ -13,18 +13,8 @@
 /// The role that brings keys and values.
 namespace mxfa::sm90::forward {
 
-/// The keys of a tile.
-struct Keys {
-  std::int64_t group;   ///< first scale group of the sequence
-  std::int32_t token;   ///< first row of the sequence in K
-  std::int32_t column;  ///< first column of the sequence in V^T
-  std::int32_t count;   ///< of the sequence
-  std::int32_t head;    ///< of K and V
-  std::int32_t n_begin, n_end;
-};
-
 /// Exponents of a key block's groups: a lane's is that of its group, kNoAnchor past the end.
-template <class Config>
+template <class Config, bool kTokenScales = Config::kTokenScales>
 struct BlockExponents {
   const ForwardParams& params;
   const Keys& keys;
@@ -33,13 +23,45 @@ struct BlockExponents {
   __device__ BlockExponents(const ForwardParams& call, const Keys& of) : params(call), keys(of) {}
 
   __device__ void fetch(std::int32_t n_block, std::int32_t n_end) {
-    if constexpr (Config::kTokenScales) return;
     const std::int32_t group =
         n_block * Config::kKGroups + static_cast<int>(threadIdx.x) % Config::kKGroups;
     k = v = kNoAnchor;
     if (n_block >= n_end || group * kScaleGroup >= keys.count) return;
     k = Config::kBf16 ? 0 : exponent(params.k.scales, keys.group + group, keys.head);
     v = exponent(params.v_scales, keys.group + group, keys.head);
+  }
+};
+
+/// Scale codes of a key block's tokens, byte i of a lane: of token 32 i + lane.
+template <class Config>
+struct BlockExponents<Config, true> {
+  static constexpr int kWords = Config::kTileN / 32;
+  static_assert(kWords == 4);
+  const ForwardParams& params;
+  const Keys& keys;
+  std::uint32_t k = 0, v = 0;
+
+  __device__ BlockExponents(const ForwardParams& call, const Keys& of) : params(call), keys(of) {}
+
+  __device__ void fetch(std::int32_t n_block, std::int32_t n_end) {
+    // Nobody sees tokens past the end: any exponent serves that is not odd.
+    k = mx::kE8M0Bias * 0x01010101u;
+    v = static_cast<std::uint32_t>(mx::kE8M0Bias + kTokenAnchor<Config>) * 0x01010101u;
+    if (n_block >= n_end) return;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const std::int32_t key =
+          n_block * Config::kTileN + 32 * i + static_cast<int>(threadIdx.x) % 32;
+      if (key >= keys.count) continue;
+      k = __byte_perm(k, scale_code(params.k.scales, keys.token + key, keys.head), selector(i));
+      v = __byte_perm(v, scale_code(params.v_scales, keys.token + key, keys.head), selector(i));
+    }
+  }
+
+ private:
+  /// Of __byte_perm: its second operand's low byte in place of byte i of the first.
+  __device__ static constexpr unsigned selector(int i) {
+    return (0x3210u & ~(0xFu << 4 * i)) | 4u << 4 * i;
   }
 };
 
@@ -58,13 +80,17 @@ class KeyProducer {
       ptx::mbarrier_wait(shared_address(&smem_.q_full[buffer_]), buffer_phase_);
       const TileRecord& record = smem_.tile[buffer_];
       if (record.valid == 0) return;
-      const Keys keys{.group = record.k_group,
+      __syncwarp();  // every lane has read the keys before
+      if (lane_ == 0) {
+        smem_.keys = {.group = record.k_group,
                       .token = record.k_begin,
                       .column = record.v_column,
                       .count = record.seqlen_k,
                       .head = record.head_kv,
                       .n_begin = record.n_begin,
                       .n_end = record.n_end};
+      }
+      __syncwarp();
       int q_exponent = 0;
       if constexpr (Config::kProduct == Product::kGroupScales) {
         // The one that lanes 4 g .. 4 g + 3 need for group g of the tile.
@@ -76,7 +102,7 @@ class KeyProducer {
         buffer_ = 0;
         buffer_phase_ ^= 1;
       }
-      load_keys(keys, q_exponent);
+      load_keys(smem_.keys, q_exponent);
     }
   }
 
@@ -86,15 +112,15 @@ class KeyProducer {
     int anchor = kNoAnchor;
     exponents.fetch(keys.n_begin, keys.n_end);
     for (std::int32_t n_block = keys.n_begin; n_block < keys.n_end; ++n_block) {
-      const int k_exponent = exponents.k, v_exponent = exponents.v;
+      const auto of_k = exponents.k, of_v = exponents.v;
       // A block ahead, so that their latency hides behind the wait for a free stage.
       exponents.fetch(n_block + 1, keys.n_end);
       ptx::mbarrier_wait(shared_address(&smem_.empty[stage_]), phase_ ^ 1);
       bool has_nan;
       if constexpr (Config::kTokenScales) {
-        has_nan = write_token_scales(keys, n_block);
+        has_nan = write_token_scales(of_k, of_v);
       } else {
-        has_nan = write_scales(q_exponent, k_exponent, v_exponent, anchor);
+        has_nan = write_scales(q_exponent, of_k, of_v, anchor);
       }
       if (has_nan) {
         copy_patched(keys, n_block);
@@ -212,29 +238,59 @@ class KeyProducer {
     return nan_groups != 0;
   }
 
-  /// Whether V has NaN.
-  __device__ bool write_token_scales(const Keys& keys, std::int32_t n_block) {
+  /// Of scale codes as BlockExponents has them. Whether V has NaN.
+  __device__ bool write_token_scales(std::uint32_t k_codes, std::uint32_t v_codes) {
     StageScales<Config>& out = smem_.scales[stage_];
-    unsigned any_nan = 0;
+    unsigned any_nan = 0, any_odd = 0;
+#pragma unroll
     for (int word = 0; word < Config::kTileN / 32; ++word) {
-      const int i = 32 * word + lane_;
-      const std::int64_t key = std::int64_t{n_block} * Config::kTileN + i;
-      int k = 0, v = kLeastValue;
-      if (key < keys.count) {
-        k = exponent(params_.k.scales, keys.token + key, keys.head);
-        v = exponent(params_.v_scales, keys.token + key, keys.head);
-      }
+      const int k = exponent_of(k_codes >> 8 * word & 0xFF);
+      int v = exponent_of(v_codes >> 8 * word & 0xFF);
       const unsigned nan = __ballot_sync(~0u, v == kNanExponent);
       v = v < kLeastValue ? kLeastValue : v;
-      auto& pair = out.pair[i / 2];
-      pair.key[i % 2] = power_of_two(k);
-      pair.value[i % 2] = static_cast<float>(v - kTokenAnchor);
-      out.unfold[i] = power_of_two(kTokenAnchor - v);
+      any_odd |= write_token(32 * word + lane_, k, v);
       if (lane_ == 0) out.nan_tokens[word] = nan;
       any_nan |= nan;
     }
-    if (lane_ == 0) out.anchor = kTokenAnchor + (any_nan != 0 ? kNanGroupUnit : 0);
+    if (lane_ == 0) {
+      out.anchor = kTokenAnchor<Config> + (any_nan != 0 ? kNanGroupUnit : 0);
+      if constexpr (Config::kScores == Scores::kF16) out.has_odd = any_odd != 0;
+    }
     return any_nan != 0;
+  }
+
+  /// Which of the 32 tokens are odd.
+  __device__ unsigned write_token(int token, int k, int v) {
+    StageScales<Config>& out = smem_.scales[stage_];
+    const int value = v - kTokenAnchor<Config>;
+    if constexpr (Config::kScores == Scores::kF32) {
+      auto& pair = out.pair[token / 2];
+      pair.key[token % 2] = power_of_two(k);
+      pair.value[token % 2] = static_cast<float>(value);
+      out.unfold[token] = power_of_two(-value);
+      return 0;
+    } else {
+      const bool odd = k < kLeastPackedKey || k > kKeyShift || value < kLeastPackedValue ||
+                       value > kMostPackedValue;
+      const unsigned odd_tokens = __ballot_sync(~0u, odd);
+      // Of odd tokens any numbers that leave a hidden score -infinity.
+      const int key = k < kLeastPackedKey ? kLeastPackedKey : k > kKeyShift ? kKeyShift : k;
+      const int at = 2 * token_word(token / 8, token % 8 / 2) + token % 2;
+      half_at(out.key, at) = to_half(power_of_two(key - kKeyShift));
+      half_at(out.value, at) = to_half(static_cast<float>(value));
+      half_at(out.unfold, at) = odd ? std::uint16_t{0} : to_half(power_of_two(-value));
+      out.key_exponent[token] = static_cast<std::int8_t>(k);
+      out.value_exponent[token] = static_cast<std::int8_t>(v);
+      if (lane_ == 0) out.odd_tokens[token / 32] = odd_tokens;
+      return odd_tokens;
+    }
+  }
+  template <int kCount>
+  __device__ static std::uint16_t& half_at(std::uint32_t (&pairs)[kCount], int at) {
+    return reinterpret_cast<std::uint16_t*>(pairs)[at];
+  }
+  __device__ static std::uint16_t to_half(float x) {
+    return static_cast<std::uint16_t>(ptx::half2_pack(x, x));
   }
 
   const ForwardParams& params_;

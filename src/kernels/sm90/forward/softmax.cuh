@@ -21,15 +21,8 @@ struct RowState {
 
 /// Half scores: the same bases in half where the packed path serves all rows of the warp.
 struct PackedRowState : RowState {
-  std::uint32_t bases = 0x7C007C00;  ///< infinite: the next block finds them anew
-  bool packable = false;
-};
-
-/// Columns [begin, end) of a row that are visible, counted from this thread's first one.
-struct VisibleColumns {
-  int begin;
-  int end;
-  __device__ bool operator()(int column) const { return column >= begin && column < end; }
+  static constexpr std::uint32_t kNoBases = 0x7C007C00;
+  std::uint32_t bases = kNoBases;  ///< infinite: the next block finds them anew
 };
 
 /// max(a, b, c) of FP32 by bits: right where the largest is positive, else some negative number.
@@ -52,19 +45,35 @@ __device__ inline void raise_bases(RowState& rows, const float (&maximum)[2], fl
   }
 }
 
-/// Hidden FP32 scores become -infinity.
-template <int kCount>
-__device__ inline void hide_scores(float (&s)[kCount], const VisibleColumns (&visible)[2]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    if (!visible[(i >> 1) & 1](8 * (i >> 2) + (i & 1))) s[i] = -INFINITY;
-  }
-}
-
 /// Eight FP32 values of each of two rows, a group of 16 keys, as payload of P.
 __device__ inline void payload_of(const float* e, std::uint32_t* p) {
   p[0] = device::encode_e4m3_quad(e[0], e[1], e[4], e[5]);
   p[1] = device::encode_e4m3_quad(e[2], e[3], e[6], e[7]);
+}
+
+/// Scores of both rows for each of the thread's column pairs, in a loop that stays one: what is
+/// rare must not cost the usual block registers.
+template <int kCount, class Body>
+__device__ inline void each_pair(std::uint32_t (&s)[kCount], const Body& body) {
+#pragma unroll 1
+  for (int j = 0; j < kCount / 2; ++j) {
+    std::uint32_t pair[2] = {s[0], s[1]};
+    body(j, pair);
+#pragma unroll
+    for (int i = 2; i < kCount; ++i) s[i - 2] = s[i];
+    s[kCount - 2] = pair[0];
+    s[kCount - 1] = pair[1];
+  }
+}
+/// All of P in half as payload, behind it.
+template <int kCount>
+__device__ inline void payload_of_half(const std::uint32_t (&e)[2 * kCount],
+                                       std::uint32_t (&p)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const std::uint32_t* const first = e + 4 * (i / 2) + i % 2;
+    p[i] = ptx::e4m3_from_half2<1>(first[0], first[2]);
+  }
 }
 
 template <class Config, Scores kScores = Config::kScores, bool kTokenScales = Config::kTokenScales>
@@ -91,9 +100,6 @@ class Softmax<Config, Scores::kF32, false> {
           uniform(source.packing == Packing::kUniform) {}
   };
 
-  __device__ static void hide(Fragment& s, const VisibleColumns (&visible)[2]) {
-    hide_scores(s, visible);
-  }
   __device__ static float row_max(const State& rows, int h) { return kOffset - rows.base[h]; }
 
   __device__ static void run(const Scales& scales, RowState& rows, Fragment& s,
@@ -208,51 +214,45 @@ class Softmax<Config, Scores::kF16, false> {
   /// What the usual block needs is read while the scores are computed.
   struct Scales {
     const StageScales<Config>& stage;
+    const std::uint32_t (&shared_factors)[Config::kKGroups];
     std::uint32_t factors[Config::kKGroups];
     Packing packing;
 
     __device__ Scales(const StageScales<Config>& source, const float*, int warp_row)
-        : stage(source), packing(source.packing) {
+        : stage(source),
+          shared_factors(source.factor[warp_row / kScaleGroup]),
+          packing(source.packing) {
 #pragma unroll
-      for (int g = 0; g < Config::kKGroups; ++g) {
-        factors[g] = source.factor[warp_row / kScaleGroup][g];
-      }
+      for (int g = 0; g < Config::kKGroups; ++g) factors[g] = shared_factors[g];
     }
   };
 
-  __device__ static void hide(Fragment& s, const VisibleColumns (&visible)[2]) {
-#pragma unroll
-    for (int i = 0; i < Config::kTileN / 4; ++i) {
-      const int column = 8 * (i >> 1);
-      if (!visible[i & 1](column)) s[i] = (s[i] & 0xFFFF0000u) | kMinusInfinity;
-      if (!visible[i & 1](column + 1)) s[i] = (s[i] & 0xFFFFu) | kMinusInfinity << 16;
-    }
-  }
   __device__ static float row_max(const State& rows, int h) { return kOffset - rows.base[h]; }
 
-  /// O and the row sums follow the maxima, where any of the warp's moved.
-  __device__ static void run(const Scales& scales, State& rows, Fragment& s,
-                             std::uint32_t (&p)[Config::kTileN / 8], typename Config::Sums& o) {
+  /// The row sums follow the maxima, where any of the warp's moved; O is to.
+  __device__ static Rescale run(const Scales& scales, State& rows, Fragment& s,
+                                std::uint32_t (&p)[Config::kTileN / 8]) {
     const bool uniform = scales.packing == Packing::kUniform;
     const UniformFactors one{scales.factors[0]};
     const GroupFactors groups{scales.factors, scales.stage};
     // All that decides comes first: a path that gave up would keep scores and payload apart.
     const std::uint32_t bases = __builtin_expect(uniform, 1) ? one.bases(s) : groups.bases(s);
+    Rescale rescale = kNoRescale;
     if (__any_sync(~0u, ptx::half2_min(bases, rows.bases) != rows.bases)) {
-      move_bases(bases, rows, o);
+      rescale = move_bases(bases, rows);
     }
-    const bool packed = rows.packable && scales.packing != Packing::kNone;
+    const bool packed = rows.bases != State::kNoBases && scales.packing != Packing::kNone;
     if (__builtin_expect(packed && uniform, 1)) {
       run_packed(one, rows, s, p);
     } else if (packed) {
       run_packed(groups, rows, s, p);
     } else {
-      run_wide(groups, rows, s, p, o);
+      rescale = ptx::half2_mul(rescale, run_wide(scales, rows, s, p));
     }
+    return rescale;
   }
 
  private:
-  static constexpr std::uint32_t kMinusInfinity = 0xFC00;
   static constexpr std::uint32_t kEight = 0x48004800;
 
   /// Of a block whose groups share one factor, and whose V has the anchor's exponent.
@@ -322,13 +322,13 @@ class Softmax<Config, Scores::kF16, false> {
   }
 
   /// min(base, 8 - maximum) of both rows, rounded to half; `bases`: of the thread's columns.
-  __device__ static void move_bases(std::uint32_t bases, State& rows, typename Config::Sums& o) {
+  __device__ static Rescale move_bases(std::uint32_t bases, State& rows) {
     bases = ptx::half2_min(bases, __shfl_xor_sync(~0u, bases, 1));
     bases = ptx::half2_min(bases, __shfl_xor_sync(~0u, bases, 2));
     bases = ptx::half2_min(bases, ptx::half2_pack(rows.base[0], rows.base[1]));
-    rows.packable = __all_sync(~0u, __vmaxu2(bases & 0x7FFF7FFFu, kEight) == kEight);
-    if (!rows.packable) return;  // run_wide() moves them
-    rows.bases = bases;
+    const bool packable = __all_sync(~0u, __vmaxu2(bases & 0x7FFF7FFFu, kEight) == kEight);
+    rows.bases = packable ? bases : State::kNoBases;
+    if (!packable) return kNoRescale;  // run_wide() moves them
     const float base[2] = {ptx::half2_low(bases), ptx::half2_high(bases)};
     float rescale[2];
 #pragma unroll
@@ -337,7 +337,7 @@ class Softmax<Config, Scores::kF16, false> {
       rows.base[h] = base[h];
       rows.sum[h] *= rescale[h];
     }
-    scale_sums<Config>(rescale, o);
+    return ptx::half2_pack(rescale[0], rescale[1]);
   }
 
   template <class Factors>
@@ -369,9 +369,8 @@ class Softmax<Config, Scores::kF16, false> {
     }
   }
 
-  __device__ static void run_wide(const GroupFactors& factors, State& rows, Fragment& s,
-                                  std::uint32_t (&p)[Config::kTileN / 8],
-                                  typename Config::Sums& o) {
+  __device__ static Rescale run_wide(const Scales& scales, State& rows, Fragment& s,
+                                     std::uint32_t (&p)[Config::kTileN / 8]) {
     float maximum[2], rescale[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -380,36 +379,29 @@ class Softmax<Config, Scores::kF16, false> {
       for (int g = 0; g < Config::kKGroups; ++g) {
         const std::uint32_t most = group_max(s, g, h);
         maximum[h] = fmaxf(maximum[h], fmaxf(ptx::half2_low(most), ptx::half2_high(most)) *
-                                           ptx::half2_low(factors.factor(g)));
+                                           ptx::half2_low(scales.factors[g]));
       }
       maximum[h] = quad_max(maximum[h]);
     }
     raise_bases(rows, maximum, rescale);
-    scale_sums<Config>(rescale, o);
-    rows.bases = PackedRowState().bases;
-    rows.packable = false;
+    rows.bases = State::kNoBases;
     float sum[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int g = 0; g < Config::kKGroups; ++g) {
-      const float factor = ptx::half2_low(factors.factor(g));
-      const float fold = ptx::exp2_approx(ptx::half2_low(factors.stage.fold[g]));
-      const std::uint32_t folds = ptx::half2_pack(fold, fold);
-      std::uint32_t* const e = s + 8 * g;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float low = ptx::exp2_approx(fmaf(ptx::half2_low(e[i]), factor, rows.base[i & 1]));
-        const float high = ptx::exp2_approx(fmaf(ptx::half2_high(e[i]), factor, rows.base[i & 1]));
-        sum[i & 1] += low + high;
-        e[i] = ptx::half2_mul(ptx::half2_pack(low, high), folds);
-      }
+    each_pair(s, [&](int j, std::uint32_t(&pair)[2]) {
+      const int g = 8 * j / kScaleGroup;
+      const float factor = ptx::half2_low(scales.shared_factors[g]);
+      const float fold = ptx::exp2_approx(ptx::half2_low(scales.stage.fold[g]));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        p[4 * g + h] = ptx::e4m3_from_half2<1>(e[h], e[h + 2]);
-        p[4 * g + 2 + h] = ptx::e4m3_from_half2<1>(e[h + 4], e[h + 6]);
+        const float low = ptx::exp2_approx(fmaf(ptx::half2_low(pair[h]), factor, rows.base[h]));
+        const float high = ptx::exp2_approx(fmaf(ptx::half2_high(pair[h]), factor, rows.base[h]));
+        sum[h] += low + high;
+        pair[h] = ptx::half2_mul(ptx::half2_pack(low, high), ptx::half2_pack(fold, fold));
       }
-    }
+    });
+    payload_of_half(s, p);
     rows.sum[0] = fmaf(rows.sum[0], rescale[0], sum[0]);
     rows.sum[1] = fmaf(rows.sum[1], rescale[1], sum[1]);
+    return ptx::half2_pack(rescale[0], rescale[1]);
   }
 };
 

@@ -13,8 +13,9 @@ namespace mxfa::sm90::forward {
 template <class Config>
 class PartMerger {
  public:
-  __device__ PartMerger(const ForwardParams& params, const TileRecord& tile, int part)
-      : params_(params), tile_(tile), part_(part), thread_(threadIdx.x % 128) {}
+  /// `thread`: of the warpgroup.
+  __device__ PartMerger(const ForwardParams& params, const TileRecord& tile, int part, int thread)
+      : params_(params), tile_(tile), part_(part), thread_(thread) {}
 
   /// False where another part is still to come: then nothing is left to do here.
   __device__ bool run(RowState& rows, float (&o)[Config::kHeadDim / 2], std::int32_t& shared) {

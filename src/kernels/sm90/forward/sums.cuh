@@ -7,14 +7,22 @@
 /// 0 and 1 as everywhere.
 namespace mxfa::sm90::forward {
 
+/// Halves of both rows: what moved maxima make O so far worth. kNoRescale where none moved.
+using Rescale = std::uint32_t;
+inline constexpr Rescale kNoRescale = 0x3C003C00;
+
 /// O of each row times its factor.
+template <class Config>
+__device__ inline void scale_sums(Rescale factors, typename Config::Sums& o) {
+  const std::uint32_t of_row[2] = {ptx::half2_broadcast_low(factors),
+                                   ptx::half2_broadcast_high(factors)};
+#pragma unroll
+  for (int i = 0; i < Config::kHeadDim / 4; ++i) o[i] = ptx::half2_mul(o[i], of_row[i & 1]);
+}
 template <class Config>
 __device__ inline void scale_sums(const float (&factor)[2], typename Config::Sums& o) {
   if constexpr (Config::kHalfSums) {
-    const std::uint32_t factors[2] = {ptx::half2_pack(factor[0], factor[0]),
-                                      ptx::half2_pack(factor[1], factor[1])};
-#pragma unroll
-    for (int i = 0; i < Config::kHeadDim / 4; ++i) o[i] = ptx::half2_mul(o[i], factors[i & 1]);
+    scale_sums<Config>(ptx::half2_pack(factor[0], factor[1]), o);
   } else {
 #pragma unroll
     for (int i = 0; i < Config::kHeadDim / 2; ++i) o[i] *= factor[(i >> 1) & 1];

@@ -14,15 +14,21 @@ namespace mxfa::sm90::forward {
 /// What a NaN group's scale becomes here: an exponent that no scale has, by which those of V are
 /// told. (Q and K of such a group are NaN themselves.)
 inline constexpr int kNanExponent = -128;
+__device__ inline int scale_code(const device::OperandScales& scales, std::int64_t row,
+                                 std::int32_t head) {
+  return __ldg(scales.data + row * scales.row_stride + head * scales.head_stride);
+}
+__device__ inline int exponent_of(int code) {
+  return code == mx::kE8M0Nan ? kNanExponent : scale_exponent(static_cast<std::uint8_t>(code));
+}
 __device__ inline int exponent(const device::OperandScales& scales, std::int64_t row,
                                std::int32_t head) {
-  const std::uint8_t code =
-      __ldg(scales.data + row * scales.row_stride + head * scales.head_stride);
-  return code == mx::kE8M0Nan ? kNanExponent : scale_exponent(code);
+  return exponent_of(scale_code(scales, row, head));
 }
 
-/// One warp, a tile ahead of the others: takes tiles, says what they are, copies Q.
-/// Waits on q_empty; signals q_full; owns what it writes until then.
+/// One warp, a tile ahead of the others: takes tiles, says what they are, copies Q. What it knows
+/// of a tile lies in shared memory, for want of registers. Waits on q_empty; signals q_full; owns
+/// what it writes until then, and `taken`.
 template <class Config>
 class TileProducer {
  public:
@@ -32,51 +38,16 @@ class TileProducer {
       : params_(params), smem_(smem), lane_(threadIdx.x & 31) {}
 
   __device__ void run() {
-    using namespace attention;
-    const std::int32_t cta = static_cast<std::int32_t>(blockIdx.x);
-    const std::int32_t ctas = static_cast<std::int32_t>(gridDim.x);
     if (params_.plan.sequences != nullptr) {
-      const JaggedOrder order(params_.shape, params_.seqlens, params_.batch, params_.plan);
-      const device::WarpFetchAdd fetch_add{params_.counter, order.size()};
-      TileScheduler scheduler(order, DynamicCounter(cta, ctas, fetch_add), true);
-      load_all([&] { return Work{.tile = scheduler.next()}; });
+      run_jagged();
     } else {
-      const DenseOrder order{params_.shape, params_.batch, params_.seqlen_q, params_.seqlen_k};
-      const SplitTail split{ctas, order.size(), static_cast<std::int32_t>(blocks())};
-      const bool divided = params_.partials != nullptr;
-      TileScheduler scheduler(FirstTiles{order, divided ? split.whole_tiles() : order.size()},
-                              StaticCounter(cta, ctas), true);
-      std::int64_t done = 0;  // blocks of this CTA's share of the last round
-      load_all([&] {
-        Work work{.tile = scheduler.next()};
-        if (work.tile.valid() || !divided) return work;
-        work.segment = split.at(cta, done);
-        if (!work.segment.valid()) return work;
-        work.tile = order.at(work.segment.tile);
-        work.tile.n_begin = work.segment.n_begin;
-        work.tile.n_end = work.segment.n_end;
-        done += work.tile.n_end - work.tile.n_begin;
-        return work;
-      });
+      run_dense();
     }
     wait_for_buffer();
     finish();
   }
 
  private:
-  struct Lengths {
-    attention::Sequence sequence;
-    std::int64_t q_group;  ///< first scale group of Q's sequence
-    std::int64_t k_group;
-    std::int64_t v_column;  ///< of V^T
-    std::int64_t o_offset;  ///< TileRecord
-    std::int64_t o_group;
-  };
-  struct Work {
-    attention::WorkTile tile = {};
-    attention::TailSegment segment = {};
-  };
-
   /// The first `count` tiles of an order.
   struct FirstTiles {
     attention::DenseOrder order;
@@ -85,22 +56,83 @@ class TileProducer {
     __device__ attention::WorkTile at(std::int32_t index) const { return order.at(index); }
   };
 
-  __device__ std::int64_t blocks() const {
-    return (params_.seqlen_k + Config::kTileN - 1) / Config::kTileN;
+  /// The call's, with tiles as constants.
+  __device__ attention::TileShape shape() const {
+    attention::TileShape shape = params_.shape;
+    shape.tile_m = Config::kTileM;
+    shape.tile_n = Config::kTileN;
+    return shape;
   }
 
-  template <class Source>
-  __device__ void load_all(const Source& source) {
+  __device__ void run_jagged() {
+    using namespace attention;
+    const JaggedOrder order(shape(), params_.seqlens, params_.batch, params_.plan);
+    const device::WarpFetchAdd fetch_add{params_.counter, order.size()};
+    TileScheduler tiles(order,
+                        DynamicCounter(static_cast<std::int32_t>(blockIdx.x),
+                                       static_cast<std::int32_t>(gridDim.x), fetch_add),
+                        true);
+    for (WorkTile tile = tiles.next(); tile.valid(); tile = tiles.next()) {
+      hand_over(tile, TailSegment());
+    }
+  }
+
+  __device__ void run_dense() {
+    using namespace attention;
+    if (params_.partials != nullptr) take_share();
+    const DenseOrder order{shape(), params_.batch, params_.seqlen_q, params_.seqlen_k};
+    const std::int32_t ctas = static_cast<std::int32_t>(gridDim.x);
+    const std::int32_t all = order.size();
+    TileScheduler tiles(FirstTiles{order, params_.partials != nullptr ? all / ctas * ctas : all},
+                        StaticCounter(static_cast<std::int32_t>(blockIdx.x), ctas), true);
+    std::int32_t segment = params_.partials != nullptr ? 0 : kMostSegments;
     while (true) {
-      const Work work = source();
-      if (!work.tile.valid()) return;
-      const Lengths lengths = lengths_of(work.tile);
-      wait_for_buffer();
-      load(work, lengths);
-      if (++buffer_ == Config::kQBuffers) {
-        buffer_ = 0;
-        buffer_phase_ ^= 1;
+      WorkTile tile = tiles.next();
+      TailSegment of_share;
+      if (!tile.valid()) {
+        if (segment == kMostSegments) return;
+        of_share = smem_.share[segment++];
+        if (!of_share.valid()) return;
+        tile = order.at(of_share.tile);
+        tile.n_begin = of_share.n_begin;
+        tile.n_end = of_share.n_end;
       }
+      hand_over(tile, of_share);
+    }
+  }
+
+  /// This CTA's part of the last round.
+  __device__ void take_share() {
+    const attention::TileShape shape = this->shape();
+    const std::int32_t tiles = params_.batch * shape.num_heads * shape.m_blocks(params_.seqlen_q);
+    const std::int64_t blocks = (params_.seqlen_k + Config::kTileN - 1) / Config::kTileN;
+    const attention::SplitTail split{static_cast<std::int32_t>(gridDim.x), tiles,
+                                     static_cast<std::int32_t>(blocks)};
+    std::int64_t done = 0;
+    for (int i = 0; i < kMostSegments; ++i) {
+      const attention::TailSegment segment = split.at(static_cast<std::int32_t>(blockIdx.x), done);
+      done += segment.n_end - segment.n_begin;
+      if (lane_ == 0) smem_.share[i] = segment;
+    }
+    __syncwarp();
+  }
+
+  __device__ void hand_over(const attention::WorkTile& tile,
+                            const attention::TailSegment& segment) {
+    __syncwarp();  // every lane has read what was taken before
+    if (lane_ == 0) {
+      take(tile, segment);
+      take_lengths(tile.batch);
+      TileRecord& record = smem_.taken.record;
+      record.band = KeyBand::of(params_.shape.mask, record.seqlen_q, record.seqlen_k,
+                                tile.m_block * Config::kTileM);
+    }
+    __syncwarp();
+    wait_for_buffer();
+    load();
+    if (++buffer_ == Config::kQBuffers) {
+      buffer_ = 0;
+      buffer_phase_ ^= 1;
     }
   }
 
@@ -112,122 +144,124 @@ class TileProducer {
     ptx::mbarrier_arrive(shared_address(&smem_.q_full[buffer_]));
   }
 
-  __device__ Lengths lengths_of(const attention::WorkTile& tile) const {
-    Lengths result;
-    const std::int64_t q_sequence = params_.broadcast_q ? 0 : tile.batch;
+  __device__ void take(const attention::WorkTile& tile, const attention::TailSegment& segment) {
+    TileRecord& record = smem_.taken.record;
+    record.head = tile.head;
+    record.head_kv = tile.head / params_.shape.heads_per_kv();
+    record.m_block = tile.m_block;
+    record.n_begin = tile.n_begin;
+    record.n_end = tile.empty() ? tile.n_begin : tile.n_end;
+    record.valid = 1;
+    record.parts = segment.parts;
+    record.part = segment.part;
+    record.slot = segment.slot;
+    record.segment = segment.segment;
+  }
+  __device__ void take_lengths(std::int32_t batch) {
+    TakenTile& taken = smem_.taken;
+    const std::int64_t q_sequence = params_.broadcast_q ? 0 : batch;
+    attention::Sequence sequence;
     if (params_.plan.sequences != nullptr) {
-      result.sequence = params_.seqlens.at(tile.batch);
+      sequence = params_.seqlens.at(batch);
+      taken.record.o_offset = sequence.o_begin * params_.o_token_stride;
     } else {
-      result.sequence = {.q_begin = q_sequence * params_.seqlen_q,
-                         .o_begin = tile.batch * params_.seqlen_q,
-                         .k_begin = tile.batch * params_.seqlen_k,
-                         .seqlen_q = params_.seqlen_q,
-                         .seqlen_k = params_.seqlen_k};
+      sequence = {.q_begin = q_sequence * params_.seqlen_q,
+                  .o_begin = batch * params_.seqlen_q,
+                  .k_begin = batch * params_.seqlen_k,
+                  .seqlen_q = params_.seqlen_q,
+                  .seqlen_k = params_.seqlen_k};
+      taken.record.o_offset = batch * params_.o_batch_stride;
     }
-    result.q_group = params_.q.offsets.groups(q_sequence);
-    result.k_group = params_.k.offsets.groups(tile.batch);
-    result.v_column = params_.k.offsets.tiles(tile.batch) * mx::kAtomRows;
-    result.o_offset = params_.plan.sequences == nullptr
-                          ? tile.batch * params_.o_batch_stride
-                          : result.sequence.o_begin * params_.o_token_stride;
-    const std::int64_t own_groups = (result.sequence.seqlen_q + kScaleGroup - 1) / kScaleGroup;
-    result.o_group = params_.broadcast_q ? tile.batch * own_groups : result.q_group;
-    return result;
+    taken.q_begin = static_cast<std::int32_t>(sequence.q_begin);
+    taken.record.o_begin = sequence.o_begin;
+    taken.record.k_begin = static_cast<std::int32_t>(sequence.k_begin);
+    taken.record.seqlen_q = static_cast<std::int32_t>(sequence.seqlen_q);
+    taken.record.seqlen_k = static_cast<std::int32_t>(sequence.seqlen_k);
+    taken.q_group = params_.q.offsets.groups(q_sequence);
+    const std::int64_t own_groups = (sequence.seqlen_q + kScaleGroup - 1) / kScaleGroup;
+    taken.record.o_group = params_.broadcast_q ? batch * own_groups : taken.q_group;
+    taken.record.k_group = params_.k.offsets.groups(batch);
+    taken.record.v_column =
+        static_cast<std::int32_t>(params_.k.offsets.tiles(batch) * mx::kAtomRows);
   }
 
   /// The tile's record, factors or exponents of its rows, its Q.
-  __device__ void load(const Work& work, const Lengths& lengths) {
-    const attention::WorkTile& tile = work.tile;
-    const std::int32_t row0 = tile.m_block * Config::kTileM;
+  __device__ void load() {
+    TileRecord& record = smem_.tile[buffer_];
+    constexpr int kWords = sizeof(TileRecord) / 4;
+    static_assert(kWords <= 32);
+    if (lane_ < kWords) {
+      reinterpret_cast<std::uint32_t*>(&record)[lane_] =
+          reinterpret_cast<const std::uint32_t*>(&smem_.taken.record)[lane_];
+    }
+    __syncwarp();
     if constexpr (Config::kTokenScales) {
-      write_row_factors(tile, lengths);
+      write_row_factors(record);
     } else if constexpr (!Config::kBf16) {
-      write_exponents(tile, lengths);
+      write_exponents(record);
     }
-    if (lane_ < Config::kConsumers) {
-      smem_.blocks[buffer_][lane_] = blocks_of(tile, lengths, lane_);
-    }
+    if (lane_ < Config::kConsumers) smem_.blocks[buffer_][lane_] = blocks_of(record, lane_);
     std::uint64_t* const full = &smem_.q_full[buffer_];
     if (lane_ != 0) {
       ptx::mbarrier_arrive(shared_address(full));
       return;
     }
-    write_record(work, lengths);
     using namespace cuda::ptx;
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, sizeof(smem_.q[0]));
     for (int i = 0; i < Config::kConsumers * Config::kQkParts; ++i) {
       const int rows = i / Config::kQkParts, part = i % Config::kQkParts;
       const std::int32_t at[3] = {
-          part * (Config::kHeadDim / Config::kQkParts), tile.head,
-          static_cast<std::int32_t>(lengths.sequence.q_begin + row0 + 64 * rows)};
+          part * (Config::kHeadDim / Config::kQkParts), record.head,
+          smem_.taken.q_begin + record.m_block * Config::kTileM + 64 * rows};
       cp_async_bulk_tensor(space_cluster, space_global,
                            &smem_.q[buffer_][i * 64 * Config::kQkPartBytes], &params_.q_map, at,
                            full);
     }
   }
 
-  __device__ void write_record(const Work& work, const Lengths& lengths) {
-    const attention::WorkTile& tile = work.tile;
-    const attention::TailSegment& segment = work.segment;
-    smem_.tile[buffer_] = {.o_begin = lengths.sequence.o_begin,
-                           .o_offset = lengths.o_offset,
-                           .o_group = lengths.o_group,
-                           .k_group = lengths.k_group,
-                           .k_begin = static_cast<std::int32_t>(lengths.sequence.k_begin),
-                           .v_column = static_cast<std::int32_t>(lengths.v_column),
-                           .seqlen_q = static_cast<std::int32_t>(lengths.sequence.seqlen_q),
-                           .seqlen_k = static_cast<std::int32_t>(lengths.sequence.seqlen_k),
-                           .head = tile.head,
-                           .head_kv = tile.head / params_.shape.heads_per_kv(),
-                           .m_block = tile.m_block,
-                           .n_begin = tile.n_begin,
-                           .n_end = tile.empty() ? tile.n_begin : tile.n_end,
-                           .valid = 1,
-                           .parts = segment.parts,
-                           .part = segment.part,
-                           .slot = segment.slot,
-                           .segment = segment.segment};
-  }
-
   /// Of a tile's blocks, those that 64 rows work on: here, and not where it would hold them up.
-  __device__ BlockRange blocks_of(const attention::WorkTile& tile, const Lengths& lengths,
-                                  int part) const {
-    using namespace attention;
-    const Mask& mask = params_.shape.mask;
-    const std::int64_t seqlen_q = lengths.sequence.seqlen_q, seqlen_k = lengths.sequence.seqlen_k;
-    const std::int64_t row0 = std::int64_t{tile.m_block} * Config::kTileM + 64 * part;
-    const std::int64_t row1 = row0 + 64 < seqlen_q ? row0 + 64 : seqlen_q;
-    const KeyRange any = visible_span(mask, seqlen_q, seqlen_k, row0, row1);
-    if (any.empty()) return {tile.n_begin, tile.n_begin, 0, 0};
-    const KeyRange first = visible_keys(mask, seqlen_q, seqlen_k, row0);
-    const KeyRange last = visible_keys(mask, seqlen_q, seqlen_k, row1 - 1);
+  __device__ static BlockRange blocks_of(const TileRecord& tile, int part) {
+    const std::int32_t seqlen_k = tile.seqlen_k, n_begin = tile.n_begin;
+    const std::int32_t left = tile.seqlen_q - tile.m_block * Config::kTileM;
+    const std::int32_t row0 = 64 * part, last = min(row0 + 64, left) - 1;
+    const KeyBand band = tile.band;
     constexpr int kN = Config::kTileN;
-    BlockRange blocks;
-    blocks.begin = max(static_cast<int>(any.begin / kN), tile.n_begin);
-    blocks.end = min(static_cast<int>((any.end + kN - 1) / kN), tile.n_end);
-    if (blocks.end <= blocks.begin) return {tile.n_begin, tile.n_begin, 0, 0};
-    blocks.full_begin = static_cast<int>((last.begin + kN - 1) / kN);
-    blocks.full_end = first.empty() || last.empty() ? 0 : static_cast<int>(first.end / kN);
-    return blocks;
+    // Both ends of a row's keys only grow with the row.
+    const std::int32_t first_key = band.first_key(row0), end_key = band.end_key(last, seqlen_k);
+    const std::int32_t begin = max(first_key / kN, n_begin);
+    const std::int32_t end = min((end_key + kN - 1) / kN, tile.n_end);
+    if (last < row0 || end_key <= first_key || end <= begin) return {n_begin, n_begin, 0, 0};
+    const std::int32_t full_end_key = band.end_key(row0, seqlen_k);
+    const std::int32_t full_first_key = band.first_key(last);
+    const bool all_see = full_end_key > first_key && end_key > full_first_key;
+    return {begin, end, (full_first_key + kN - 1) / kN, all_see ? full_end_key / kN : 0};
   }
 
   /// Of the groups of the tile's rows.
-  __device__ void write_exponents(const attention::WorkTile& tile, const Lengths& lengths) {
+  __device__ void write_exponents(const TileRecord& tile) {
     if (lane_ >= Config::kQGroups) return;
-    const std::int64_t groups = (lengths.sequence.seqlen_q + kScaleGroup - 1) / kScaleGroup;
-    std::int64_t group = std::int64_t{tile.m_block} * Config::kQGroups + lane_;
-    if (group >= groups) group = groups - 1;
+    const std::int32_t last = (tile.seqlen_q - 1) / kScaleGroup;
+    const std::int32_t group = min(tile.m_block * Config::kQGroups + lane_, last);
     smem_.q_exponent[buffer_][lane_] =
-        exponent(params_.q.scales, lengths.q_group + group, tile.head);
+        exponent(params_.q.scales, smem_.taken.q_group + group, tile.head);
   }
 
   /// What the scores of a tile's rows are multiplied by.
-  __device__ void write_row_factors(const attention::WorkTile& tile, const Lengths& lengths) {
+  __device__ void write_row_factors(const TileRecord& tile) {
     for (int i = lane_; i < Config::kTileM; i += 32) {
-      std::int64_t row = std::int64_t{tile.m_block} * Config::kTileM + i;
-      if (row >= lengths.sequence.seqlen_q) row = lengths.sequence.seqlen_q - 1;
-      const int e = exponent(params_.q.scales, lengths.sequence.q_begin + row, tile.head);
-      smem_.q_factor[buffer_][i] = params_.scale_log2 * power_of_two(e);
+      const std::int32_t row = min(tile.m_block * Config::kTileM + i, tile.seqlen_q - 1);
+      const int e = exponent(params_.q.scales, std::int64_t{smem_.taken.q_begin} + row, tile.head);
+      smem_.q_factor[buffer_][i] = row_factor(e);
+    }
+  }
+
+  __device__ float row_factor(int exponent) const {
+    if constexpr (Config::kScores == Scores::kF32) {
+      return params_.scale_log2 * power_of_two(exponent);
+    } else {
+      // 0 in half would make a hidden score, -infinity, NaN.
+      constexpr float kLeastHalf = 0x1p-24f;
+      return fmaxf(params_.scale_log2 * power_of_two(exponent + kKeyShift), kLeastHalf);
     }
   }
 

@@ -28,16 +28,16 @@ class Softmax<Config, Scores::kF32, true> {
     }
   };
 
-  __device__ static void hide(Fragment& s, const VisibleColumns (&visible)[2]) {
-    hide_scores(s, visible);
-  }
   __device__ static float row_max(const State& rows, int h) { return rows.top[h]; }
 
   __device__ static void run(const Scales& scales, State& rows, Fragment& s,
                              std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
-    if (rows.keeps_top) raise_tops(scales, s, rows);
     float maximum[2];
-    scale_scores(scales, s, maximum);
+    if (rows.keeps_top) {
+      scale_scores<true>(scales, rows, s, maximum);
+    } else {
+      scale_scores<false>(scales, rows, s, maximum);
+    }
     raise_bases(rows, maximum, rescale);
     float sum[2] = {0.0f, 0.0f};
 #pragma unroll
@@ -61,14 +61,19 @@ class Softmax<Config, Scores::kF32, true> {
   __device__ static int index(int j) { return 4 * j + static_cast<int>(threadIdx.x) % 4; }
 
   /// Accumulators to z. The factors of keys are powers of two: one rounding.
-  __device__ static void scale_scores(const Scales& scales, Fragment& s, float (&maximum)[2]) {
+  template <bool kTop>
+  __device__ static void scale_scores(const Scales& scales, State& rows, Fragment& s,
+                                      float (&maximum)[2]) {
+    float top[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int j = 0; j < Config::kTileN / 8; ++j) {
       const auto pair = scales.stage.pair[index(j)];
       float* const z = s + 4 * j;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        z[i] = fmaf(z[i] * pair.key[i & 1], scales.row[i >> 1], pair.value[i & 1]);
+        const float scaled = z[i] * pair.key[i & 1];
+        if (kTop) top[i >> 1] = fmaxf(top[i >> 1], scaled);
+        z[i] = fmaf(scaled, scales.row[i >> 1], pair.value[i & 1]);
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -78,7 +83,10 @@ class Softmax<Config, Scores::kF32, true> {
       }
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) maximum[h] = quad_max(maximum[h]);
+    for (int h = 0; h < 2; ++h) {
+      maximum[h] = quad_max(maximum[h]);
+      if (kTop) rows.top[h] = fmaxf(rows.top[h], quad_max(top[h]) * scales.row[h]);
+    }
     if (__builtin_expect(__all_sync(~0u, maximum[0] > 0.0f && maximum[1] > 0.0f), 1)) return;
     maximum[0] = maximum[1] = -INFINITY;
 #pragma unroll
@@ -88,23 +96,6 @@ class Softmax<Config, Scores::kF32, true> {
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) maximum[h] = quad_max(maximum[h]);
-  }
-
-  /// Before the scores are scaled.
-  __device__ static void raise_tops(const Scales& scales, const Fragment& s, State& rows) {
-    float top[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-    for (int j = 0; j < Config::kTileN / 8; ++j) {
-      const auto pair = scales.stage.pair[index(j)];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        top[i >> 1] = fmaxf(top[i >> 1], s[4 * j + i] * pair.key[i & 1]);
-      }
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      rows.top[h] = fmaxf(rows.top[h], quad_max(top[h]) * scales.row[h]);
-    }
   }
 };
 
