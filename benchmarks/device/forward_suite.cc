@@ -31,8 +31,9 @@ ForwardCase::ForwardCase(const Device& device, CUstream stream, const AttentionT
 void ForwardCase::use(ForwardVariant variant) {
   variant_ = variant;
   options_.qk_bf16 = variant == ForwardVariant::kBf16;
-  options_.leak_free = variant == ForwardVariant::kLeakFree;
-  options_.half_scores = variant == ForwardVariant::kHalf;
+  const bool leak_free_half = variant == ForwardVariant::kLeakFreeHalf;
+  options_.leak_free = variant == ForwardVariant::kLeakFree || leak_free_half;
+  options_.half_scores = variant == ForwardVariant::kHalf || leak_free_half;
   workspace_.reset();
   workspace_.emplace(tensors_.device(),
                      static_cast<std::size_t>(attention::forward_workspace_bytes(args_, options_)));
@@ -48,7 +49,8 @@ CallParts ForwardCase::parts() const {
 
 io::Record ForwardCase::record() const {
   constexpr const char* kImpls[] = {"mxfa mxfp8", "mxfa mxfp8 (half scores)",
-                                    "mxfa mxfp8 (qk bf16)", "mxfa mxfp8 (leak-free)"};
+                                    "mxfa mxfp8 (qk bf16)", "mxfa mxfp8 (leak-free)",
+                                    "mxfa mxfp8 (leak-free, half scores)"};
   io::Record record;
   record.routine = "attention_forward";
   record.shape = tensors_.shape().record();

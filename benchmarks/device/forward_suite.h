@@ -11,12 +11,14 @@ namespace mxfa::bench {
 
 /// A dial of the call.
 enum class ForwardVariant : std::uint8_t {
-  kF32,       ///< none: scores in FP32
-  kHalf,      ///< half_scores
-  kBf16,      ///< qk_bf16
-  kLeakFree,  ///< leak_free
+  kF32,           ///< none: scores in FP32
+  kHalf,          ///< half_scores
+  kBf16,          ///< qk_bf16
+  kLeakFree,      ///< leak_free
+  kLeakFreeHalf,  ///< leak_free and half_scores
 };
-inline constexpr std::string_view kForwardVariants[] = {"f32", "half", "qk-bf16", "leak-free"};
+inline constexpr std::string_view kForwardVariants[] = {"f32", "half", "qk-bf16", "leak-free",
+                                                        "leak-free-half"};
 
 /// One shape with its tensors (see device/call_suite.h).
 class ForwardCase {

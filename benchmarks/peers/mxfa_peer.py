@@ -10,6 +10,7 @@ WHOLE, PREPARE, ATTEND = 0, 1, 2  # phases
 IMPLS = {
     "forward": {"mxfa mxfp8": (0, ATTEND), "mxfa mxfp8 (half scores)": (1, ATTEND),
                 "mxfa mxfp8 (qk bf16)": (2, ATTEND), "mxfa mxfp8 (leak-free)": (3, ATTEND),
+                "mxfa mxfp8 (leak-free, half scores)": (4, ATTEND),
                 "mxfa mxfp8 (whole call)": (0, WHOLE),
                 "mxfa mxfp8 (half scores, whole call)": (1, WHOLE)},
     "backward": {"mxfa mxfp8": (0, ATTEND), "mxfa mxfp8 (dq fp16)": (1, ATTEND),

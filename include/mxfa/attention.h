@@ -64,12 +64,13 @@ struct Options {
   bool dp_bf16 = false;  ///< dP from BF16 dout and v
   /// No scale is shared by two tokens (q, k and v in 1xD blocks), so a future token cannot change
   /// an earlier output of a causal call, bit for bit. On Hopper GPUs o sums in half, from v
-  /// quantized 8 binades lower.
+  /// quantized 8 binades lower. With half_scores, key blocks with tokens of v whose largest
+  /// magnitude is not between 2^-6 and 2^8, or of k not between 2^-13 and 2^10, are slow.
   bool leak_free = false;
   /// Hopper GPUs only. S accumulates in half, from q and k quantized 5 and 4 binades lower: faster,
   /// at up to 1 dB of o where scores are large; lse within kHalfScoresLse * max(1, |lse|). P V and
-  /// o do too, from v with scales so large that a column's payload of 32 tokens sums up to 64. Not
-  /// with payload as input.
+  /// o do too, from v with scales so large that a column's payload of 32 tokens sums up to 64 (or,
+  /// with leak_free, as said there). Not with payload as input.
   bool half_scores = false;
   PScale p_scale = PScale::kConstant;  ///< others: Blackwell GPUs only, not with leak_free
   /// Devices only. The same operands (Recipe::kHopper's), then attention in FP32 by a plain kernel
@@ -93,8 +94,8 @@ struct Options {
 //   all                precision bf16, dp_bf16, the floor rule, max_seqlen_q and max_seqlen_k,
 //                      output_shape other than 1x32 and 32x32, offsets whose stride is not 1,
 //                      leak-free payload, payload of other head_dim than 64 and 128 or lying apart
-//   sm_90a   forward   more than one of qk_bf16, leak_free and half_scores; o in F32; o in MXFP8
-//                      lying apart; qk_bf16 unless q and k are BF16, side by side, on 16 bytes
+//   sm_90a   forward   qk_bf16 with leak_free or half_scores; o in F32; o in MXFP8 lying apart;
+//                      qk_bf16 unless q and k are BF16, side by side, on 16 bytes
 //            backward  qk_bf16, leak_free, half_scores, exact; o but in BF16; gradients in F32; dk
 //                      and dv in MXFP8 of head_dim but 32, 64, 96, 128; these lying apart; delta;
 //                      dq_seq; deterministic with a mask where q is broadcast

@@ -41,8 +41,8 @@ void check_o(const ForwardProblem& problem) {
 void check(const ForwardProblem& problem) {
   const attention::Options& options = problem.options;
   const device::OperandsSpec& spec = problem.operands;
-  if (int{options.qk_bf16} + int{options.leak_free} + int{options.half_scores} > 1) {
-    unsupported("qk_bf16, leak_free, half_scores", "at most one of them on sm_90a", "more");
+  if (options.qk_bf16 && (options.leak_free || options.half_scores)) {
+    unsupported("qk_bf16", "false beside leak_free or half_scores on sm_90a", "true");
   }
   if (options.qk_bf16) {
     check_bf16(spec.q, "q", spec.q_sequences);

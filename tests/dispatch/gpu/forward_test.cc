@@ -141,12 +141,16 @@ TEST(GpuForward, BatchesOfOutputMayLieApart) {
 }
 
 TEST(GpuForward, HalfScoresStayNearTheCpu) {
-  CallCase c = dense();
-  c.options.half_scores = true;
-  DeviceCall call(c);
-  // Operands are others (lowered), so both differ from the truth by their own 28 dB.
-  EXPECT_TRUE(expect_close(decoded(call.run().o), decoded(call.run_on_cpu().o),
-                           {.metric = Metric::kSqnrDb, .limit = 25}, {.label = "o"}));
+  for (const bool leak_free : {false, true}) {
+    CallCase c = dense();
+    c.options.leak_free = leak_free;
+    c.options.half_scores = true;
+    DeviceCall call(c);
+    // Operands are others (lowered), so both differ from the truth by their own 28 dB.
+    EXPECT_TRUE(expect_close(decoded(call.run().o), decoded(call.run_on_cpu().o),
+                             {.metric = Metric::kSqnrDb, .limit = 25},
+                             {.label = leak_free ? "o, leak-free" : "o"}));
+  }
 }
 
 TEST(GpuForward, FloatsAreRoundedToBf16) {

@@ -142,10 +142,10 @@ Command add_forward(CLI::App& bench) {
       "  mxfa bench forward --preset sqnr\n"
       "  mxfa bench forward --driver emulator --arch sm_90a --preset tiny");
   const auto arguments = std::make_shared<ForwardArguments>();
-  add_device_options(
-      *app, arguments->device,
-      "Some of f32, half (scores), qk-bf16, leak-free; half and qk-bf16 on Hopper only. "
-      "Default: f32,half, and f32 where the emulator is a Blackwell");
+  add_device_options(*app, arguments->device,
+                     "Some of f32, half (scores), qk-bf16, leak-free, leak-free-half; but f32 and "
+                     "leak-free on Hopper only. "
+                     "Default: f32,half, and f32 where the emulator is a Blackwell");
   app->add_option(
          "--slack-db", arguments->slack_db,
          "With sqnr: how far below the recipe and docs/numerics.md the bars lie. Default: 1")
