@@ -34,7 +34,9 @@ BackwardCase::BackwardCase(const Device& device, CUstream stream, const Attentio
 
 void BackwardCase::use(BackwardVariant variant) {
   variant_ = variant;
-  options_.dq_accum = variant == BackwardVariant::kF16 ? DType::kF16 : DType::kF32;
+  const bool half_sums = variant == BackwardVariant::kF16 || variant == BackwardVariant::kHalfF16;
+  options_.dq_accum = half_sums ? DType::kF16 : DType::kF32;
+  options_.half_scores = variant == BackwardVariant::kHalf || variant == BackwardVariant::kHalfF16;
   options_.deterministic = variant == BackwardVariant::kDeterministic;
   workspace_.reset();
   workspace_.emplace(tensors_.device(), static_cast<std::size_t>(
@@ -72,12 +74,13 @@ CallParts BackwardCase::parts() const {
 
 io::Record BackwardCase::record() const {
   constexpr const char* kImpls[] = {"mxfa mxfp8", "mxfa mxfp8 (dq fp16)",
-                                    "mxfa mxfp8 (deterministic)"};
+                                    "mxfa mxfp8 (deterministic)", "mxfa mxfp8 (half scores)",
+                                    "mxfa mxfp8 (half scores, dq fp16)"};
   io::Record record;
   record.routine = "attention_backward";
   record.shape = tensors_.shape().record();
   record.impl = kImpls[static_cast<int>(variant_)];
-  record.variant.dq_accum = variant_ == BackwardVariant::kF16 ? "fp16" : "fp32";
+  record.variant.dq_accum = options_.dq_accum == DType::kF16 ? "fp16" : "fp32";
   record.variant.deterministic = variant_ == BackwardVariant::kDeterministic;
   record.variant.qk = "mxfp8";
   record.variant.block_shape = block_shape_name(attention::operand_shape(options_));

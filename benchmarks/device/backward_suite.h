@@ -10,13 +10,16 @@
 /// Speed and accuracy of attention backward on a device, through the public calls.
 namespace mxfa::bench {
 
-/// What dQ's sums are made in.
+/// What dQ's sums are made in, and scores.
 enum class BackwardVariant : std::uint8_t {
   kF32,
   kF16,            ///< dq_accum
   kDeterministic,  ///< FP32, in the order of the keys
+  kHalf,           ///< half_scores, dQ in FP32
+  kHalfF16,        ///< half_scores, dq_accum in F16
 };
-inline constexpr std::string_view kBackwardVariants[] = {"fp32", "fp16", "deterministic"};
+inline constexpr std::string_view kBackwardVariants[] = {"fp32", "fp16", "deterministic", "half",
+                                                         "half-fp16"};
 
 /// One shape with its tensors and what a forward left (see device/call_suite.h).
 class BackwardCase {

@@ -11,7 +11,7 @@ struct MxfaPeerShape {
   std::int64_t jagged, causal;
   std::int64_t backward;
   /// Forward: 0 none, 1 half_scores, 2 qk_bf16, 3 leak_free, 4 leak_free with half_scores.
-  /// Backward, of dq's sums: 0 FP32, 1 FP16, 2 deterministic.
+  /// Backward, of dq's sums: 0 FP32, 1 FP16, 2 deterministic; 3 and 4: 0 and 1 with half_scores.
   std::int64_t variant;
 };
 /// BF16 q, o, dout, dq [tokens, num_heads, head_dim], k, v, dk, dv likewise; lse, row_max FP32
@@ -83,8 +83,9 @@ Call make_call(void* device, void* stream, const MxfaPeerShape& s, const MxfaPee
   options.recipe = mxfa::attention::native_recipe(*options.device);
   options.causal = s.causal != 0;
   if (call.backward) {
-    options.dq_accum = s.variant == 1 ? DType::kF16 : DType::kF32;
+    options.dq_accum = s.variant == 1 || s.variant == 4 ? DType::kF16 : DType::kF32;
     options.deterministic = s.variant == 2;
+    options.half_scores = s.variant >= 3;
   } else {
     options.half_scores = s.variant == 1 || s.variant == 4;
     options.qk_bf16 = s.variant == 2;

@@ -70,7 +70,8 @@ struct Options {
   /// Hopper GPUs only. S accumulates in half, from q and k quantized 5 and 4 binades lower: faster,
   /// at up to 1 dB of o where scores are large; lse within kHalfScoresLse * max(1, |lse|). P V and
   /// o do too, from v with scales so large that a column's payload of 32 tokens sums up to 64 (or,
-  /// with leak_free, as said there). Not with payload as input.
+  /// with leak_free, as said there). In a backward dP does, from v and dout 5 and 4 binades lower.
+  /// Not with payload as input.
   bool half_scores = false;
   PScale p_scale = PScale::kConstant;  ///< others: Blackwell GPUs only, not with leak_free
   /// Devices only. The same operands (Recipe::kHopper's), then attention in FP32 by a plain kernel
@@ -96,7 +97,7 @@ struct Options {
 //                      leak-free payload, payload of other head_dim than 64 and 128 or lying apart
 //   sm_90a   forward   qk_bf16 with leak_free or half_scores; o in F32; o in MXFP8 lying apart;
 //                      qk_bf16 unless q and k are BF16, side by side, on 16 bytes
-//            backward  qk_bf16, leak_free, half_scores, exact; o but in BF16; gradients in F32; dk
+//            backward  qk_bf16, leak_free, exact; o but in BF16; gradients in F32; dk
 //                      and dv in MXFP8 of head_dim but 32, 64, 96, 128; these lying apart; delta;
 //                      dq_seq; deterministic with a mask where q is broadcast
 //   sm_100a  forward   qk_bf16; half_scores; p_scale but kConstant with leak_free; o in F32 or

@@ -62,17 +62,23 @@ class Preparation {
                         .transposed = spec_.forward,
                         .block_shape = shape,
                         .min_scale = spec_.leak_free ? kLeakFreeMinScale : std::uint8_t{0},
-                        .lowered = spec_.leak_free ? kLoweredTokenV : std::uint8_t{0},
+                        .lowered = lowered_v(),
                         .half_sums = spec_.half_sums()});
     if (backward) {
       result.dout = operand(spec_.dout, o_offsets, o_sequences, spec_.num_heads,
-                            {.rows = true, .transposed = true});
+                            {.rows = true,
+                             .transposed = true,
+                             .lowered = spec_.half_scores ? kLoweredDout : std::uint8_t{0}});
     }
     result.bytes = memory_.used();
     return result;
   }
 
  private:
+  std::uint8_t lowered_v() const {
+    if (spec_.leak_free) return kLoweredTokenV;
+    return spec_.half_scores && spec_.backward ? kLoweredV : std::uint8_t{0};
+  }
   JaggedOffsetsView offsets(const Sequences& sequences) {
     return place_offsets(queue_, sequences, memory_);
   }

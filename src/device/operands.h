@@ -73,6 +73,9 @@ struct AttentionOperand {
 /// scores fit half. Their full precision then ends 10 binades below a group's maximum, not 15.
 inline constexpr std::uint8_t kLoweredQ = 5;
 inline constexpr std::uint8_t kLoweredK = 4;
+/// Of V and dO, for dP in half: likewise.
+inline constexpr std::uint8_t kLoweredV = 5;
+inline constexpr std::uint8_t kLoweredDout = 4;
 /// Payload of V in 1xD blocks, for sums in half: 128 keys times P, at most 256, make up to 57344.
 inline constexpr std::uint8_t kLoweredTokenV = 8;
 
@@ -131,11 +134,12 @@ struct OperandsSpec {
   std::int32_t head_dim = 0;  ///< a multiple of 8 up to 128
   bool forward = true;
   bool backward = false;
-  bool leak_free = false;    ///< Q, K and V in 1xD blocks
-  bool half_scores = false;  ///< Q and K are lowered, for kernels that keep scores in half
+  bool leak_free = false;  ///< Q, K and V in 1xD blocks
+  /// Q and K are lowered, for kernels that keep scores in half; in a backward also V and dO.
+  bool half_scores = false;
   bool bf16_scores = false;  ///< forward only: Q K^T is in BF16; of Q and K only shapes are told
-  /// With any of the three V's payload fits sums of P V in half.
-  bool half_sums() const { return leak_free || half_scores || bf16_scores; }
+  /// With any of the three V's payload fits a forward's sums of P V in half.
+  bool half_sums() const { return forward && (leak_free || half_scores || bf16_scores); }
 };
 
 struct AttentionOperands {

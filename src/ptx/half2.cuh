@@ -32,6 +32,12 @@ __device__ inline std::uint32_t half2_min(std::uint32_t a, std::uint32_t b) {
   asm("min.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
+/// The larger magnitudes, under some sign; passes over NaN.
+__device__ inline std::uint32_t half2_max_magnitude(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t d;
+  asm("max.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
 __device__ inline std::uint32_t half2_pack(float low, float high) {
   std::uint32_t d;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));

@@ -85,6 +85,17 @@ struct WgmmaSs<64> {
                  : MXFA_32(MXFA_NEW_F)
                  : "l"(a), "l"(b));
   }
+  __device__ static void run(std::uint32_t (&d)[16], std::uint64_t a, std::uint64_t b,
+                             bool accumulate) {
+    asm volatile(MXFA_BEGIN("%18") "m64n64k32.f16.e4m3.e4m3 {" MXFA_D16 "}, %16, %17, p, 1, 1;\n}"
+                 : MXFA_16(MXFA_R, 0)
+                 : "l"(a), "l"(b), "r"(int{accumulate}));
+  }
+  __device__ static void start(std::uint32_t (&d)[16], std::uint64_t a, std::uint64_t b) {
+    asm volatile(MXFA_START "m64n64k32.f16.e4m3.e4m3 {" MXFA_D16 "}, %16, %17, p, 1, 1;\n}"
+                 : MXFA_16(MXFA_NEW_R, 0)
+                 : "l"(a), "l"(b));
+  }
 };
 
 template <>

@@ -51,8 +51,7 @@ void check_gradient(const DeviceRows& x, std::string_view name, bool of_keys, in
 void check(const BackwardProblem& problem) {
   const attention::Options& options = problem.options;
   for (const auto& [set, name] :
-       {std::pair(options.qk_bf16, "qk_bf16"), std::pair(options.leak_free, "leak_free"),
-        std::pair(options.half_scores, "half_scores")}) {
+       {std::pair(options.qk_bf16, "qk_bf16"), std::pair(options.leak_free, "leak_free")}) {
     if (set) unsupported(name, "false in a backward on sm_90a", "true");
   }
   for (const auto& [tensor, name] :
@@ -130,6 +129,8 @@ CallInMemory call_of(const BackwardProblem& problem, void* memory,
       .dk = dk,
       .dv = dv,
       .behind = behind,
+      .scores = problem.operands.half_scores ? sm90::backward::Scores::kF16
+                                             : sm90::backward::Scores::kF32,
       .dq_sums = options.dq_accum == DType::kF16 ? sm90::backward::DqSums::kF16
                                                  : sm90::backward::DqSums::kF32,
       .dq_exponent = options.dq_exponent,

@@ -96,6 +96,7 @@ inline BackwardResults DeviceBackward::run_on_cpu() {
   attention::Options options = c.options;
   options.recipe = forward_.options().recipe;
   options.dq_accum = DType::kF32;
+  options.half_scores = false;
   attention::BackwardArgs args{
       .q = packed(q.data(), DType::kBF16, c.total_q(), c.num_heads),
       .k = packed(k.data(), DType::kBF16, c.total_k(), c.num_heads_kv),

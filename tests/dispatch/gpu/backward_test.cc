@@ -59,6 +59,23 @@ TEST(GpuBackward, AsOnTheCpuAndNearTheTruth) {
   }
 }
 
+// Forward and backward of half scores: as near to the truth as the CPU's.
+TEST(GpuBackward, HalfScoresAreAsNearToTheTruth) {
+  for (CallCase c : {jagged_in_order(), dense()}) {
+    c.options.half_scores = true;
+    DeviceBackward call(c);
+    const BackwardResults got = DeviceBackward::decoded_of(call.run());
+    const BackwardResults cpu = call.run_on_cpu(), truth = call.oracle();
+    const auto near = [&](const std::vector<double>& x, const std::vector<double>& by_recipe,
+                          const std::vector<double>& want, const char* name) {
+      EXPECT_GT(reference::sqnr_db(want, x), reference::sqnr_db(want, by_recipe) - 0.5) << name;
+    };
+    near(got.dq, cpu.dq, truth.dq, "dq");
+    near(got.dk, cpu.dk, truth.dk, "dk");
+    near(got.dv, cpu.dv, truth.dv, "dv");
+  }
+}
+
 TEST(GpuBackward, RowsOfNoSequenceAreCleared) {
   const CallCase c = jagged_in_order();
   DeviceBackward call(c);

@@ -226,8 +226,6 @@ const BackwardRefusal kBackwardRefusals[] = {
      [](BackwardArgs&, Options& o) { o.qk_bf16 = true; }, ErrorKind::kUnsupported},
     {"LeakFree", "leak_free: expected false in a backward on sm_90a, got true",
      [](BackwardArgs&, Options& o) { o.leak_free = true; }, ErrorKind::kUnsupported},
-    {"HalfScores", "half_scores: expected false in a backward on sm_90a, got true",
-     [](BackwardArgs&, Options& o) { o.half_scores = true; }, ErrorKind::kUnsupported},
     {"DpInBf16", "dp_bf16: expected false on a device, got true",
      [](BackwardArgs&, Options& o) { o.dp_bf16 = true; }, ErrorKind::kUnsupported},
     {"Exact", "exact: expected false in a backward, got true",

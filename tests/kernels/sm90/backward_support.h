@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/sm90/backward/launch.h"
 #include "mx/bits.h"
+#include "mx/lower.h"
+#include "mx/tensor_core.h"
 #include "reference/recipe/recipe.h"
 #include "support/machine.h"
 #include "support/rng.h"
@@ -22,6 +25,7 @@ using reference::HeadInputs;
 using reference::Matrix;
 namespace recipe = reference::recipe;
 using sm90::backward::DqSums;
+using sm90::backward::Scores;
 
 struct BackwardCase {
   std::string name;
@@ -38,12 +42,18 @@ struct BackwardCase {
   double dout_spread = 0.0;  ///< rows of dO likewise
   double dout_mean = 0.0;
   double dout_sigma = 1.0;
+  double tile_growth = 0.0;        ///< dO of each 64 rows is 2^it times that of the 64 before
+  int zero_q = 0;                  ///< so many first rows of Q are zeros
   std::int64_t slack_rows = 0;     ///< of NaN, behind the last sequence
   std::int64_t slack_columns = 0;  ///< of gradients and o, between heads
+  Scores scores = Scores::kF32;
   DqSums dq_sums = DqSums::kF32;
   bool deterministic = false;
   bool row_max = true;  ///< given
-  int nan_v = -1;       ///< packed row of V that is NaN
+  /// Of half scores: how near to the recipe, and how much farther than it from the oracle. Where
+  /// scores are large, so is what their rounding does to P.
+  double half_recipe_db = 34, half_oracle_db = 0.5;
+  int nan_v = -1;  ///< packed row of V that is NaN
 
   std::int64_t batch() const { return std::int64_t(cu_seqlens_k.size()) - 1; }
   double scale() const { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
@@ -95,6 +105,11 @@ class BackwardBatch {
     dout_ = make_rows(cu_o, test.num_heads, 4, test.dout_sigma, test.dout_spread);
     for (float& value : dout_.values) {
       value = mx::round_bf16(value + static_cast<float>(test.dout_mean));
+    }
+    std::fill_n(q_.values.begin(), test.zero_q * q_.heads * q_.dim, 0.0f);
+    for (std::int64_t i = 0; test.tile_growth != 0 && i < std::ssize(dout_.values); ++i) {
+      const auto tile = static_cast<double>(i / (dout_.heads * dout_.dim) / 64);
+      dout_.values[i] *= static_cast<float>(std::exp2(tile * test.tile_growth));
     }
     for (std::int64_t s = 0; s < test.batch(); ++s) {
       for (std::int64_t head = 0; head < test.num_heads; ++head) run_forward(s, head);
@@ -161,7 +176,10 @@ class BackwardBatch {
     inputs.v = v_.matrix(s, head_kv(head));
     inputs.dout = dout_.matrix(s, head);
     operands_.push_back(recipe::quantize_operands(inputs, config()));
+    if (test_.scores == Scores::kF16) lower(inputs, operands_.back());
     saved_.push_back(recipe::recipe_forward(operands_.back(), problem(), config()).saved);
+    kernel_lse_.push_back(test_.scores == Scores::kF16 ? half_scores_lse(operands_.back())
+                                                       : saved_.back().lse);
     if (test_.nan_v < 0) return;
     // The forward's GEMM spreads a NaN to rows that do not see it: this is about the backward.
     const auto exact =
@@ -169,10 +187,56 @@ class BackwardBatch {
     std::ranges::copy(exact.o.data, saved_.back().o.data.begin());
   }
 
+  /// LSE of scores that are accumulated in half, as a forward leaves it: of large scores P follows
+  /// their rounding.
+  std::vector<float> half_scores_lse(const recipe::Operands& operands) const {
+    const mx::QuantizedMatrix &q = operands.q.along_d, &k = operands.k.along_d;
+    const mx::MmaElement element{.rule = mx::kHopperFp8Accumulator};
+    const auto values = [](const mx::QuantizedMatrix& x, std::int64_t row) {
+      std::vector<float> result;
+      for (std::int64_t d = 0; d < x.cols; ++d) {
+        result.push_back(mx::decode_e4m3(x.codes[row * x.cols + d]));
+      }
+      return result;
+    };
+    const float scale = mx::round_f16(static_cast<float>(test_.scale() * std::numbers::log2e));
+    std::vector<float> lse;
+    for (std::int64_t i = 0; i < q.rows; ++i) {
+      const auto row = values(q, i);
+      const attention::KeyRange keys = attention::visible_keys(test_.mask, q.rows, k.rows, i);
+      double sum = 0;
+      for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+        const auto key = values(k, j);
+        std::uint16_t acc = 0;
+        for (std::int64_t d = 0; d < q.cols; d += 32) {
+          const auto depth = static_cast<std::size_t>(std::min<std::int64_t>(32, q.cols - d));
+          acc = element.f16({&row[d], depth}, {&key[d], depth}, acc);
+        }
+        sum += std::exp2(std::ldexp(scale * mx::decode_f16(acc),
+                                    q.scale(i, 0) + k.scale(j, 0) - 2 * mx::kE8M0Bias));
+      }
+      lse.push_back(static_cast<float>(std::log(sum)));
+    }
+    return lse;
+  }
+  /// As half scores want operands.
+  static void lower(const HeadInputs& inputs, recipe::Operands& operands) {
+    const auto one = [](const Matrix<float>& values, int binades, recipe::Operand& operand) {
+      operand.along_d = operand.along_tokens =
+          mx::lowered(std::move(operand.along_d),
+                      mx::row_major(values.data.data(), values.rows, values.cols), binades);
+    };
+    one(inputs.q, device::kLoweredQ, operands.q);
+    one(inputs.k, device::kLoweredK, operands.k);
+    one(inputs.v, device::kLoweredV, operands.v);
+    one(inputs.dout, device::kLoweredDout, operands.dout);
+  }
+
   BackwardCase test_;
   PackedRows q_, k_, v_, dout_;
   std::vector<recipe::Operands> operands_;
   std::vector<recipe::SavedForward> saved_;
+  std::vector<std::vector<float>> kernel_lse_;  ///< what the kernel is given
 };
 
 inline BackwardBatch::Results BackwardBatch::run(const Wants& wants) const {
@@ -192,7 +256,7 @@ inline BackwardBatch::Results BackwardBatch::run(const Wants& wants) const {
     for (std::int64_t head = 0; head < heads; ++head) {
       for (std::int64_t row = 0; row < dout_.length(s); ++row) {
         const std::int64_t at = dout_.cu[s] + row;
-        lse[head * (rows_o + slack) + at] = saved(s, head).lse[row];
+        lse[head * (rows_o + slack) + at] = kernel_lse_[s * heads + head][row];
         row_max[head * (rows_o + slack) + at] = saved(s, head).row_max[row];
         for (std::int64_t d = 0; d < dim; ++d) {
           o_codes[(at * heads + head) * pitch() + d] = mx::encode_bf16(saved(s, head).o(row, d));
@@ -226,7 +290,9 @@ inline BackwardBatch::Results BackwardBatch::run(const Wants& wants) const {
       .num_heads = static_cast<std::int32_t>(heads),
       .num_heads_kv = static_cast<std::int32_t>(test_.num_heads_kv),
       .head_dim = static_cast<std::int32_t>(dim),
-      .backward = true};
+      .forward = test_.scores == Scores::kF32,
+      .backward = true,
+      .half_scores = test_.scores == Scores::kF16};
   const Guarded memory = machine.poisoned(static_cast<std::size_t>(device::operands_bytes(spec)));
   const device::AttentionOperands operands =
       device::prepare_operands(machine.queue(), spec, memory.as<void>());
@@ -259,6 +325,7 @@ inline BackwardBatch::Results BackwardBatch::run(const Wants& wants) const {
       .dq = out(dq, q_, wants.dq),
       .dk = out(dk, k_, wants.dk),
       .dv = out(dv, k_, wants.dv),
+      .scores = test_.scores,
       .dq_sums = test_.dq_sums,
       .deterministic = test_.deterministic,
       .dq_overflows = overflows.as<unsigned long long>()};

@@ -46,10 +46,10 @@ Command add_backward(CLI::App& bench) {
   const auto arguments = std::make_shared<DeviceArguments>();
   add_device_options(*app, *arguments,
                      "What dQ is summed in, some of fp32, fp16, deterministic (fp32, in the order "
-                     "of the keys). Default: all");
+                     "of the keys); half, half-fp16: fp32 and fp16 with half scores. Default: all");
   return {app, [arguments] {
             if (arguments->variants.empty()) {
-              arguments->variants = {"fp32", "fp16", "deterministic"};
+              arguments->variants = {"fp32", "fp16", "deterministic", "half", "half-fp16"};
             }
             return run_backward(*arguments);
           }};

@@ -3,9 +3,11 @@
 #include "device/jagged.cuh"
 #include "device/scaled_sums.cuh"
 #include "kernels/sm90/backward/params.h"
+#include "kernels/sm90/backward/warpgroup.cuh"
 #include "kernels/sm90/common/mma.cuh"
 #include "kernels/sm90/common/mxfp8.cuh"
 #include "ptx/griddepcontrol.cuh"
+#include "ptx/half2.cuh"
 
 /// What goes before the backward and after it: constants of query rows, and dQ sums to rows.
 namespace mxfa::sm90::backward {
@@ -13,6 +15,14 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr float kLog2e = 1.44269504f;
+/// Magnitudes of delta in half stay below 2^it.
+constexpr int kHalfDeltaBits = 14;
+
+/// To the ten bits of a half.
+__device__ float round_to_half_mantissa(float x) {
+  const std::uint32_t bits = __float_as_uint(x);
+  return __uint_as_float((bits + 0xFFFu + (bits >> 13 & 1)) & ~0x1FFFu);
+}
 
 /// Calls body(tile, half) by one warp for each 64 rows and head of a side.
 template <class Body>
@@ -89,50 +99,146 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   });
 }
 
+namespace {
+
+/// What records of either kind hold of 64 rows.
+struct TileTerms {
+  int anchor;
+  int reference = -127;  ///< the larger exponent of Q
+  int q_exponent[kQGroups];
+  int dout[kQGroups];
+  int fold[kQGroups];
+
+  __device__ TileTerms(const Rows& rows) {
+    const int largest = *rows.anchor();
+    anchor = (largest == 0 ? 0 : largest + kNoExponent) - kOffset;
+    for (int g = 0; g < kQGroups; ++g) {
+      q_exponent[g] = rows.group_exists(g) ? rows.q_exponent(g) : -127;
+      reference = max(reference, q_exponent[g]);
+      dout[g] = rows.group_exists(g) ? rows.dout_exponent(g) : 0;
+      fold[g] = max(dout[g] - anchor, kLeastFold);
+    }
+  }
+  __device__ int q_shift(const Rows& rows, int g) const {
+    return rows.group_exists(g) ? max(q_exponent[g] - reference, kLeastShift) : 0;
+  }
+  /// What S^T is multiplied by.
+  __device__ float s_factor(const Rows& rows, int g, float scale) const {
+    return ldexpf(scale, rows.group_exists(g) ? q_exponent[g] : reference);
+  }
+};
+
+/// Bias and -delta * 2^-fold of a lane's row.
+struct RowTerms {
+  float bias = -INFINITY;
+  float minus_delta = 0.0f;
+
+  __device__ RowTerms(const Rows& rows, const TileTerms& terms, int g) {
+    if (!rows.exists(g)) return;
+    const float lse = rows.lse(g);
+    if (lse == -INFINITY) return;
+    const RowsParams& params = rows.params;
+    const float delta = params.delta[rows.tile.head * params.delta_head_stride + rows.row(g)];
+    bias = __fsub_rn(static_cast<float>(terms.fold[g]), __fmul_rn(lse, kLog2e));
+    minus_delta = -delta * power_of_two(-terms.fold[g]);
+  }
+};
+
+/// Where thread `pair` of a quad finds a lane's row 32 g + lane = 8 j + 2 pair + c: at [2 j + c].
+struct RecordPlace {
+  int pair, at;
+  __device__ RecordPlace(int lane, int g)
+      : pair(lane % 8 / 2), at(2 * (4 * g + lane / 8) + lane % 2) {}
+};
+
+template <class Record>
+__device__ Record& record_of(const Rows& rows) {
+  const device::Tile& tile = rows.tile;
+  return static_cast<Record*>(rows.params.records)[tile.head * rows.params.records_head_stride +
+                                                   2 * tile.index + rows.half];
+}
+
+}  // namespace
+
 /// The records of 64 rows each.
 extern "C" __global__ void __launch_bounds__(kThreads)
     backward_records(const __grid_constant__ RowsParams params) {
   ptx::griddepcontrol_wait();
   for_each_tile(params.sides.o, params.sides.num_heads, [&](const device::Tile& tile, int half) {
     const Rows rows{params, tile, half};
-    const std::int64_t index = 2 * tile.index + half;
-    RowRecord& out = params.records[tile.head * params.records_head_stride + index];
-    const int largest = *rows.anchor();
-    const int anchor = (largest == 0 ? 0 : largest + kNoExponent) - kOffset;
-    int q_exponent[kQGroups];
-    int reference = -127;
-    for (int g = 0; g < kQGroups; ++g) {
-      q_exponent[g] = rows.group_exists(g) ? rows.q_exponent(g) : -127;
-      reference = max(reference, q_exponent[g]);
-    }
+    const TileTerms terms(rows);
+    RowRecord& out = record_of<RowRecord>(rows);
     float(&padded)[20] =
         rows.lane < 16 ? out.bias[rows.lane / 4] : out.minus_delta[rows.lane / 4 - 4];
     padded[16 + rows.lane % 4] = 0.0f;  // the copy engine reads all of it
     for (int g = 0; g < kQGroups; ++g) {
-      const int q_shift = rows.group_exists(g) ? max(q_exponent[g] - reference, kLeastShift) : 0;
-      const int dout = rows.group_exists(g) ? rows.dout_exponent(g) : 0;
-      const int fold = max(dout - anchor, kLeastFold);
-      float bias = -INFINITY, minus_delta = 0.0f;
-      if (rows.exists(g)) {
-        const float lse = rows.lse(g);
-        if (lse != -INFINITY) {
-          const float delta = params.delta[tile.head * params.delta_head_stride + rows.row(g)];
-          bias = __fsub_rn(static_cast<float>(fold), __fmul_rn(lse, kLog2e));
-          minus_delta = -delta * power_of_two(q_shift - fold);
-        }
-      }
-      // Query 32 g + lane is 8 j + 2 pair + c.
-      const int j = 4 * g + rows.lane / 8, pair = rows.lane % 8 / 2, c = rows.lane % 2;
-      out.bias[pair][2 * j + c] = bias;
-      out.minus_delta[pair][2 * j + c] = minus_delta;
+      const int q_shift = terms.q_shift(rows, g);
+      const RowTerms row(rows, terms, g);
+      const RecordPlace place(rows.lane, g);
+      out.bias[place.pair][place.at] = row.bias;
+      out.minus_delta[place.pair][place.at] = row.minus_delta * power_of_two(q_shift);
       if (rows.lane != 0) continue;
-      const int q = rows.group_exists(g) ? q_exponent[g] : reference;
-      out.s_factor[g] = ldexpf(params.scale_log2, q);
-      out.dp_factor[g] = power_of_two(dout - fold + q_shift);
+      out.s_factor[g] = terms.s_factor(rows, g, params.scale_log2);
+      out.dp_factor[g] = power_of_two(terms.dout[g] - terms.fold[g] + q_shift);
       out.dq_factor[g] = power_of_two(-q_shift);
-      out.reference = reference;
-      out.anchor = anchor;
+      out.reference = terms.reference;
+      out.anchor = terms.anchor;
     }
+  });
+}
+
+/// The same for half scores.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    backward_half_records(const __grid_constant__ RowsParams params) {
+  ptx::griddepcontrol_wait();
+  // As the forward rounds it.
+  const float scale = round_to_half_mantissa(params.scale_log2);
+  for_each_tile(params.sides.o, params.sides.num_heads, [&](const device::Tile& tile, int half) {
+    const Rows rows{params, tile, half};
+    const TileTerms terms(rows);
+    const RowTerms row[kQGroups] = {{rows, terms, 0}, {rows, terms, 1}};
+    HalfRowRecord& out = record_of<HalfRowRecord>(rows);
+    std::uint32_t largest = 0;
+    bool wide = false;
+    for (const RowTerms& of : row) {
+      const std::uint32_t bits = __float_as_uint(of.minus_delta) & 0x7FFFFFFFu;
+      if (bits < 0x7F800000u) largest = max(largest, bits);
+      wide = wide || (isfinite(of.bias) && fabsf(of.bias) > kMostHalfBias);
+    }
+    const int delta_exponent =
+        static_cast<int>(__reduce_max_sync(~0u, largest) >> 23) - 127 - kHalfDeltaBits + 1;
+    wide = __any_sync(~0u, wide);
+    int dp_exponent = kNoExponent, p_exponent = -1;
+    bool q_uniform = true;
+    for (int g = 0; g < kQGroups; ++g) {
+      const RecordPlace place(rows.lane, g);
+      const float minus_delta = scaled(row[g].minus_delta, -delta_exponent);
+      reinterpret_cast<std::uint16_t*>(out.bias[place.pair])[place.at] =
+          static_cast<std::uint16_t>(ptx::half2_pack(row[g].bias, row[g].bias));
+      reinterpret_cast<std::uint16_t*>(out.minus_delta[place.pair])[place.at] =
+          static_cast<std::uint16_t>(ptx::half2_pack(minus_delta, minus_delta));
+      out.wide_bias[place.pair][place.at] = row[g].bias;
+      if (row[g].bias != -INFINITY) {
+        p_exponent = max(p_exponent, terms.fold[g] + rows.pmax_exponent(g, rows.lse(g)));
+      }
+      if (!rows.group_exists(g)) continue;
+      dp_exponent = max(dp_exponent, terms.dout[g] - terms.fold[g]);
+      q_uniform = q_uniform && terms.q_shift(rows, g) == 0;
+    }
+    p_exponent = __reduce_max_sync(~0u, p_exponent);
+    if (rows.lane != 0) return;
+    for (int g = 0; g < kQGroups; ++g) {
+      const float relative = power_of_two(terms.q_shift(rows, g));
+      out.s_factor[g] = terms.s_factor(rows, g, scale);
+      out.q_relative[g] = ptx::half2_pack(relative, relative);
+    }
+    out.reference = terms.reference;
+    out.anchor = terms.anchor;
+    out.dp_exponent = dp_exponent;
+    out.delta_exponent = delta_exponent;
+    out.p_exponent = p_exponent;
+    out.flags = (wide ? kWide : 0u) | (q_uniform ? 0u : kQVaries);
+    for (std::int32_t& unused : out.unused) unused = 0;
   });
 }
 

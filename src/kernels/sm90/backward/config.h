@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/host_device.h"
 
@@ -12,6 +13,12 @@ namespace mxfa::sm90::backward {
 enum class DqSums : std::uint8_t {
   kF32,
   kF16,  ///< times 2^dq_exponent: half the bytes, and a range to mind
+};
+
+/// What S and dP are accumulated in.
+enum class Scores : std::uint8_t {
+  kF32,
+  kF16,  ///< and all arithmetic on them is of packed halves; of lowered operands
 };
 
 inline constexpr int kScaleGroup = 32;  ///< tokens that share a scale
@@ -39,6 +46,19 @@ inline constexpr int kPromoteDkTiles = 4096 / kTileM;
 /// Key tiles promote at different times, or all of the device would at once.
 inline constexpr int kPromotePhases = kPromoteDvTiles;
 
+/// Biases of half scores beyond it are kept in FP32, for their precision.
+inline constexpr float kMostHalfBias = 16.0f;
+/// Larger factors of half scores would overflow.
+inline constexpr float kMostHalfFactor = 0x1p12f;
+/// The largest power of two in half.
+inline constexpr int kMostHalfPower = 15;
+/// Half dS is multiplied by no more than 2^it: its amax, undone, is then a normal number.
+inline constexpr int kMostHalfShift = 100;
+/// Nor by less than 2^-it of what is sure not to overflow.
+inline constexpr int kMostHalfDrop = 8;
+/// So many binades of dK's payload may stay unused if that saves a multiplication.
+inline constexpr int kHalfSlack = 9;
+
 /// Constants of a query tile of one head, made by a pre-pass in the order in which threads take
 /// them: thread `pair` of a quad has the queries 8 j + 2 pair + c at [pair][2 j + c]. Rows of 20 so
 /// that the four pairs read different banks.
@@ -54,6 +74,27 @@ struct alignas(16) RowRecord {
   std::int32_t anchor;        ///< dV = 2^anchor * (P' payload)^T * (dO payload)
 };
 static_assert(sizeof(RowRecord) == 672);
+
+/// The same for half scores: pairs of queries 8 j + 2 pair and the next at [pair][j].
+struct alignas(16) HalfRowRecord {
+  std::uint32_t bias[4][8];         ///< fold - lse * log2(e), or -infinity
+  std::uint32_t minus_delta[4][8];  ///< -delta * 2^(-fold - delta_exponent), less than 2^14
+  float wide_bias[4][16];           ///< the bias in FP32
+  float s_factor[kQGroups];         ///< softmax_scale * log2(e), rounded to half, * 2^q's exponent
+  std::uint32_t q_relative[kQGroups];  ///< 2^(q's exponent - reference), twice
+  std::int32_t reference;              ///< the larger exponent of Q
+  std::int32_t dp_exponent;            ///< the larger of dO's exponents - fold
+  std::int32_t delta_exponent;
+  std::int32_t p_exponent;  ///< P' is at most 2^it; not below -1
+  std::int32_t anchor;      ///< as above
+  std::uint32_t flags;      ///< HalfRowFlag
+  std::int32_t unused[2];
+};
+enum HalfRowFlag : std::uint32_t {
+  kWide = 1,     ///< some bias is larger than kMostHalfBias
+  kQVaries = 2,  ///< q_relative is not 1
+};
+static_assert(sizeof(HalfRowRecord) == 560);
 
 enum StageFlag : std::uint32_t {
   kValid = 1,         ///< else there are no more tiles
@@ -81,7 +122,10 @@ struct DqRecord {
 /// A query tile as consumers and the dQ role see it.
 struct StageRecord {
   std::uint32_t flags;
-  std::int32_t row0;  ///< in its sequence
+  std::int32_t row0;      ///< in its sequence
+  std::int32_t q_column;  ///< of Q^T
+  std::int32_t o_column;  ///< of dO^T
+  std::int32_t head;      ///< of Q and dO
   DqRecord dq;
 };
 
@@ -104,10 +148,12 @@ inline constexpr int kStagedBytes = 16 * kStagedColumns * 2;
 
 /// kLong: for many queries a key tile. Has room to keep dV beside its accumulators, and for that
 /// only one buffer of keys.
-template <int kHeadDimOf, DqSums kDqSumsOf, bool kLongOf>
+template <int kHeadDimOf, DqSums kDqSumsOf, bool kLongOf, Scores kScoresOf = Scores::kF32>
 struct Config {
   static constexpr int kHeadDim = kHeadDimOf;
   static constexpr DqSums kDqSums = kDqSumsOf;
+  static constexpr Scores kScores = kScoresOf;
+  using Record = std::conditional_t<kScores == Scores::kF16, HalfRowRecord, RowRecord>;
   static constexpr bool kFolds = kLongOf;
   static_assert(kHeadDim == 64 || kHeadDim == 128);
   static constexpr int kConsumers = 2;
@@ -120,7 +166,7 @@ struct Config {
 
   static constexpr int kKeyBuffers = kLongOf ? 1 : 2;
   /// So many of four steps of P' are made before dP^T is waited for; the other exponentials run
-  /// beside dS. (In the longer form they cost spills.)
+  /// beside dS. (In the longer form they cost spills.) Of FP32 scores.
   static constexpr int kEarlySteps = kLongOf ? 4 : 2;
   static constexpr int kStages = kHeadDim == 128 ? 2 : 4;
   /// More than stages: what goes with a tile is read for longer than its rows, by the dQ role for
@@ -153,7 +199,7 @@ struct SmemPlan {
   alignas(128) std::uint8_t
       fold[Config::kFolds ? Config::kConsumers : 1][Config::kFolds ? 64 * kDim * 2 : 16];
   alignas(128) std::uint8_t out[4 * Config::kConsumers][kStagedBytes];
-  RowRecord rows[Config::kRecords];
+  typename Config::Record rows[Config::kRecords];
   StageRecord stage[Config::kTileRecords];
   KeyRecord keys[Config::kKeyBuffers];
   DqRecord dq_record[Config::kDqBuffers];  ///< of what is staged

@@ -27,10 +27,13 @@ class DqMaker : Warpgroup<Config> {
     for (unsigned tile = 0;; ++tile) {
       ptx::mbarrier_wait(this->barrier(offsetof(Plan, ds_full), tile % Config::kDsBuffers),
                          tile / Config::kDsBuffers % 2);
-      const StageRecord& record = this->smem_.stage[tile % Config::kTileRecords];
-      const std::uint32_t flags = uniform(record.flags);
+      const std::uint32_t flags = uniform(load(offsetof(Plan, stage) + offsetof(StageRecord, flags),
+                                               tile % Config::kTileRecords, sizeof(StageRecord)));
       if ((flags & kValid) == 0) break;
-      make_tile(tile, key_buffer, flags, record.dq);
+      const int reference = static_cast<int>(load(
+          offsetof(Plan, keys) + offsetof(KeyRecord, reference), key_buffer, sizeof(KeyRecord)));
+      const int a = ds_exponent(tile, reference, 0), b = ds_exponent(tile, reference, 1);
+      make_tile(tile, key_buffer, flags, this->stage_record(tile).dq, {uniform(a), uniform(b)});
       if (flags & kStore) key_buffer = Config::kKeyBuffers - 1 - key_buffer;
     }
     wait_for_staging();
@@ -41,32 +44,35 @@ class DqMaker : Warpgroup<Config> {
   }
 
  private:
+  /// A word of an element of an array.
+  __device__ std::uint32_t load(std::size_t word, unsigned index, std::size_t size) const {
+    return __float_as_uint(ptx::load_shared_f32(this->at(word, static_cast<int>(index), size)));
+  }
   __device__ int staging() const { return static_cast<int>(piece_ % Config::kDqBuffers); }
   __device__ void wait_for_staging() const {
     ptx::mbarrier_wait(this->barrier(offsetof(Plan, dq_empty), staging()),
                        (piece_ / Config::kDqBuffers + 1) % 2);
   }
 
-  /// Of dS of a consumer's keys; kNoExponent where it is all zeros.
-  __device__ int ds_exponent(unsigned tile, int key_buffer, int part) const {
-    const std::uint32_t bits = largest_amax(
-        this->at(offsetof(Plan, amax), Config::kConsumers * (tile % Config::kAmaxBuffers) + part,
-                 sizeof(this->smem_.amax[0][0])));
-    const int exponent = amax_exponent(__uint_as_float(bits));
-    return uniform(bits == 0 ? kNoExponent : exponent + this->smem_.keys[key_buffer].reference);
+  /// Of dS of a consumer's keys; kNoExponent where it is all zeros. `reference`: of K's exponents.
+  __device__ int ds_exponent(unsigned tile, int reference, int part) const {
+    const std::uint32_t bits = this->largest_amax(tile, part);
+    const int exponent = amax_exponent(__uint_as_float(bits)) + reference;
+    return bits == 0 ? kNoExponent : exponent;
   }
 
-  __device__ void make_tile(unsigned tile, int key_buffer, std::uint32_t flags,
-                            const DqRecord& dq) {
+  /// `exponents`: of dS of both consumers.
+  __device__ void make_tile(unsigned tile, int key_buffer, std::uint32_t flags, const DqRecord& dq,
+                            int2 exponents) {
     const int buffer = static_cast<int>(tile % Config::kDsBuffers);
-    const int a = ds_exponent(tile, key_buffer, 0), b = ds_exponent(tile, key_buffer, 1);
-    const int exponent = max(a, b);
-    const float factor = scaled(params_.softmax_scale,
-                                (exponent == kNoExponent ? 0 : exponent) + params_.dq_exponent);
+    const int a = exponents.x, b = exponents.y;
 #pragma unroll 1
     for (int piece = 0; piece < Config::kDqPieces; ++piece) {
       Columns sum;
       multiply(sum, buffer, key_buffer, piece, a, b);
+      const int exponent = max(a, b);
+      const float factor = scaled(params_.softmax_scale,
+                                  (exponent == kNoExponent ? 0 : exponent) + params_.dq_exponent);
       if (piece + 1 == Config::kDqPieces) {
         this->arrive(offsetof(Plan, ds_empty), buffer);
         if (flags & kStore) this->arrive(offsetof(Plan, key_empty), key_buffer);

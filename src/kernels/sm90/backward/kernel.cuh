@@ -3,9 +3,15 @@
 #include "kernels/sm90/backward/add.cuh"
 #include "kernels/sm90/backward/consumer.cuh"
 #include "kernels/sm90/backward/dq.cuh"
+#include "kernels/sm90/backward/half_consumer.cuh"
 #include "kernels/sm90/backward/load.cuh"
 
 namespace mxfa::sm90::backward {
+
+/// Of the warpgroups: the producer and the adder are warps of the first, consumers come between.
+inline constexpr int kLoadingWarpgroup = 0, kFirstConsumer = 1;
+template <class Config>
+inline constexpr int kDqWarpgroup = kFirstConsumer + Config::kConsumers;
 
 /// Persistent, one CTA a multiprocessor.
 template <class Config>
@@ -36,16 +42,19 @@ __device__ inline void backward(const BackwardParams& params) {
   }
   __syncthreads();
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
-  if (warpgroup == 0) {
+  if (warpgroup == kLoadingWarpgroup) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Config::kProducerRegisters));
     if (threadIdx.x < 32) Producer<Config>(params, smem).run();
     if (threadIdx.x == 32) add_dq_pieces<Config>(params, smem);
-  } else if (warpgroup == 3) {
+    if (threadIdx.x == 64) load_columns<Config>(params, smem);
+  } else if (warpgroup == kDqWarpgroup<Config>) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Config::kDqRegisters));
     DqMaker<Config>(params, smem).run();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Config::kConsumerRegisters));
-    Consumer<Config>(params, smem, warpgroup - 1).run();
+    using Role =
+        std::conditional_t<Config::kScores == Scores::kF16, HalfConsumer<Config>, Consumer<Config>>;
+    Role(params, smem, warpgroup - kFirstConsumer).run();
   }
 }
 

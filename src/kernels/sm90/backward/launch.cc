@@ -34,7 +34,7 @@ struct Workspace {
   std::int32_t* anchors;
   std::int64_t zero_bytes;  ///< of these
   float* delta;
-  RowRecord* records;
+  void* records;  ///< of the kind that the scores have
   float* scratch;
 
   Workspace(core::Arena& arena, const driver::Device& device, const BackwardCall& call) {
@@ -48,7 +48,9 @@ struct Workspace {
     anchors = arena.take<std::int32_t>(std::int64_t{call.dout.offsets.batch} * heads);
     zero_bytes = arena.used();
     delta = arena.take<float>(heads * call.dout.total);
-    records = arena.take<RowRecord>(row_tiles(call.dout.total, call.dout.offsets.batch) * heads);
+    const std::int64_t tiles = row_tiles(call.dout.total, call.dout.offsets.batch) * heads;
+    records = call.scores == Scores::kF16 ? static_cast<void*>(arena.take<HalfRowRecord>(tiles))
+                                          : arena.take<RowRecord>(tiles);
     scratch = arena.take<float>(device.multiprocessors() * std::int64_t{2} * kTileN * dim);
   }
 };
@@ -111,6 +113,19 @@ void check_heads(const BackwardCall& call) {
          "one dense sequence where q is broadcast", "cu_seqlens");
 }
 
+/// What half scores need, so that no sum of 128 columns overflows.
+void check_lowered(const BackwardCall& call) {
+  if (call.scores != Scores::kF16) return;
+  const auto check = [](const AttentionOperand& x, std::string_view name, std::uint8_t lowered) {
+    expect(x.lowered >= lowered, later("{}.lowered", name),
+           later("at least {} for half scores", lowered), int{x.lowered});
+  };
+  check(call.q, "q", device::kLoweredQ);
+  check(call.k, "k", device::kLoweredK);
+  check(call.v, "v", device::kLoweredV);
+  check(call.dout, "dout", device::kLoweredDout);
+}
+
 void check_call(const BackwardCall& call) {
   const std::int32_t head_dim = call.q.head_dim;
   if (head_dim != 64 && head_dim != 128) {
@@ -121,6 +136,7 @@ void check_call(const BackwardCall& call) {
   check_operand(call.k, "k", head_dim, true, device::TokenOrder::kSigma);
   check_operand(call.v, "v", head_dim, false, device::TokenOrder::kPlain);
   check_operand(call.dout, "dout", head_dim, true, device::TokenOrder::kPi);
+  check_lowered(call);
   check_heads(call);
   expect(std::isfinite(call.softmax_scale) && call.softmax_scale > 0, "softmax_scale",
          "a finite number above 0", later("{}", call.softmax_scale));
@@ -209,20 +225,26 @@ void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Wo
       .behind = call.behind};
   const std::int64_t works = tiles * call.q.num_heads;
   launch_rows(queue, "backward_anchors", params, works, kRowsThreads / 32);
-  launch_rows(queue, "backward_records", params, works, kRowsThreads / 32);
+  launch_rows(queue, call.scores == Scores::kF16 ? "backward_half_records" : "backward_records",
+              params, works, kRowsThreads / 32);
 }
 
-template <int kHeadDim, bool kLong>
+template <int kHeadDim, bool kLong, Scores kScores>
 unsigned smem_bytes(DqSums sums) {
-  return sums == DqSums::kF16 ? sizeof(SmemPlan<Config<kHeadDim, DqSums::kF16, kLong>>)
-                              : sizeof(SmemPlan<Config<kHeadDim, DqSums::kF32, kLong>>);
+  return sums == DqSums::kF16 ? sizeof(SmemPlan<Config<kHeadDim, DqSums::kF16, kLong, kScores>>)
+                              : sizeof(SmemPlan<Config<kHeadDim, DqSums::kF32, kLong, kScores>>);
+}
+template <int kHeadDim, bool kLong>
+unsigned smem_bytes(const BackwardCall& call) {
+  return call.scores == Scores::kF16 ? smem_bytes<kHeadDim, kLong, Scores::kF16>(call.dq_sums)
+                                     : smem_bytes<kHeadDim, kLong, Scores::kF32>(call.dq_sums);
 }
 /// Of the kernel for many queries a sequence, or of the other.
 unsigned smem_bytes(const BackwardCall& call, bool is_long) {
   if (call.q.head_dim == 128) {
-    return is_long ? smem_bytes<128, true>(call.dq_sums) : smem_bytes<128, false>(call.dq_sums);
+    return is_long ? smem_bytes<128, true>(call) : smem_bytes<128, false>(call);
   }
-  return is_long ? smem_bytes<64, true>(call.dq_sums) : smem_bytes<64, false>(call.dq_sums);
+  return is_long ? smem_bytes<64, true>(call) : smem_bytes<64, false>(call);
 }
 std::int32_t sums_exponent(const BackwardCall& call) {
   return call.dq_sums == DqSums::kF16 ? call.dq_exponent : 0;
@@ -271,10 +293,12 @@ void run_backward(const device::Queue& queue, const BackwardCall& call, const Wo
   // Of jagged queries the host knows the mean only.
   const bool is_long = call.q.total > kLongQueries * call.q.offsets.batch;
   shape.dynamic_smem_bytes = smem_bytes(call, is_long);
+  const std::string image =
+      call.scores == Scores::kF16 ? "attention_backward_half" : "attention_backward";
   const std::string name =
-      fmt::format("attention_backward_d{}_{}{}", call.q.head_dim,
+      fmt::format("{}_d{}_{}{}", image, call.q.head_dim,
                   call.dq_sums == DqSums::kF16 ? "f16" : "f32", is_long ? "_long" : "");
-  queue.kernels.get("attention_backward", name, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
+  queue.kernels.get(image, name, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
       .launch(queue.stream, shape, params);
 }
 

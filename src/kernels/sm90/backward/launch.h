@@ -34,6 +34,7 @@ struct BackwardCall {
   device::Mxfp8Rows dq_mxfp8 = {};  ///< in place of dq; 4-byte aligned, k1x32 or k32x32
   GradientOut dk, dv;               ///< [total_k, num_heads_kv, columns]; null: not wanted, as dq
   device::ClearBehindParams behind = {};  ///< rows of gradients that no sequence has
+  Scores scores = Scores::kF32;           ///< kF16: of operands that are lowered for it
   DqSums dq_sums = DqSums::kF32;
   /// kF16: sums are of dQ * 2^dq_exponent, is_dq_exponent(). One that overflows becomes
   /// +-65504 * 2^-dq_exponent.

@@ -9,16 +9,16 @@
 #include "kernels/sm90/common/mma.cuh"
 #include "ptx/mbarrier.cuh"
 
-/// The producer role.
+/// The producers' roles.
 namespace mxfa::sm90::backward {
 
-/// One warp: takes key tiles, copies K, V, K^T, and for each query tile that sees them Q, dO, Q^T,
-/// dO^T and the rows' constants. Waits on key_empty, rows_empty, columns_empty; signals key_full,
-/// rows_full, columns_full.
+/// One warp: takes key tiles, copies K, V, K^T, and for each query tile that sees them Q, dO and
+/// the rows' constants. Waits on key_empty, rows_empty; signals key_full, rows_full.
 template <class Config>
 class Producer {
  public:
   using Plan = SmemPlan<Config>;
+  using Record = typename Config::Record;
 
   __device__ Producer(const BackwardParams& params, Plan& smem)
       : params_(params), smem_(smem), lane_(threadIdx.x & 31) {}
@@ -86,41 +86,51 @@ class Producer {
         .seqlen_k = keys.seqlen_k,
         .turn = tile + (sides.broadcast_q ? static_cast<int>(sides.k.tiles(sequence)) : 0)};
     const int heads = sides.num_heads / sides.num_heads_kv;
-    std::uint32_t scratch = 0;  // what it holds
-    std::uint32_t begin = kKeysBegin;
-    const int phase = tile % kPromotePhases;
-    const bool promotes_dv = !Config::kFolds && place.m_end - place.m_begin > kPromoteDvTiles;
     for (int member = 0; member < heads; ++member) {
-      for (int m = place.m_begin; m < place.m_end; ++m) {
-        std::uint32_t flags = kValid | scratch | begin;
-        begin = 0;
-        if (m == place.m_begin) flags |= kHeadBegins | kFreshDv | kFreshDk;
-        const int tiles = m + phase;
-        if (promotes_dv && tiles % kPromoteDvTiles == 0) flags |= kFreshDv;
-        if (tiles % kPromoteDkTiles == 0) flags |= kFreshDk;
-        if (Config::kFolds && m / kPromoteDvTiles > place.m_begin / kPromoteDvTiles) {
-          flags |= kFolded;
+      // Each lane prepares a tile: a lone thread would take longer than consumers do.
+      for (int first = place.m_begin; first < place.m_end; first += 32) {
+        const int m = first + lane_;
+        const std::uint32_t flags =
+            flags_of(place, m, member == 0, member + 1 == heads, tile % kPromotePhases) |
+            (is_masked(keys, m) ? kMasked : 0u);
+        const int turn = place.turn - first_turn(place, m);
+        const int count = min(32, place.m_end - first);
+        for (int i = 0; i < count; ++i) {
+          copy_rows(place, head * heads + member, first + i, __shfl_sync(~0u, flags, i),
+                    __shfl_sync(~0u, turn, i));
         }
-        const bool head_ends = m + 1 == place.m_end;
-        if (head_ends && member + 1 == heads) {
-          flags |= kStore;
-        } else {
-          if (head_ends || (promotes_dv && (tiles + 1) % kPromoteDvTiles == 0)) {
-            flags |= kPromoteDv;
-          }
-          if (head_ends || (tiles + 1) % kPromoteDkTiles == 0) flags |= kPromoteDk;
-          if (flags & kPromoteDv) scratch |= kScratchDv;
-          if (flags & kPromoteDk) scratch |= kScratchDk;
-        }
-        if (Config::kFolds && !head_ends && (m + 1) % kPromoteDvTiles == 0) flags |= kFoldDv;
-        if (is_masked(keys, m)) flags |= kMasked;
-        copy_queries(place, head * heads + member, m, flags);
       }
     }
     if (++key_buffer_ == Config::kKeyBuffers) {
       key_buffer_ = 0;
       key_phase_ ^= 1;
     }
+  }
+
+  /// Of a tile but for kMasked. `phase`: of these keys' promotions.
+  __device__ std::uint32_t flags_of(const QueryPlace& place, int m, bool first_head, bool last_head,
+                                    int phase) const {
+    const bool begins = m == place.m_begin, ends = m + 1 == place.m_end;
+    const bool promotes_dv = !Config::kFolds && place.m_end - place.m_begin > kPromoteDvTiles;
+    const int tiles = m + phase, begin = place.m_begin + phase;
+    std::uint32_t flags = kValid;
+    const auto set = [&](bool condition, std::uint32_t flag) {
+      if (condition) flags |= flag;
+    };
+    set(begins && first_head, kKeysBegin);
+    set(begins, kHeadBegins);
+    set(begins || (promotes_dv && tiles % kPromoteDvTiles == 0), kFreshDv);
+    set(begins || tiles % kPromoteDkTiles == 0, kFreshDk);
+    set(ends && last_head, kStore);
+    const bool more = !(ends && last_head);
+    set(more && (ends || (promotes_dv && (tiles + 1) % kPromoteDvTiles == 0)), kPromoteDv);
+    set(more && (ends || (tiles + 1) % kPromoteDkTiles == 0), kPromoteDk);
+    set(!first_head || (promotes_dv && tiles / kPromoteDvTiles > begin / kPromoteDvTiles),
+        kScratchDv);
+    set(!first_head || tiles / kPromoteDkTiles > begin / kPromoteDkTiles, kScratchDk);
+    set(Config::kFolds && !ends && (m + 1) % kPromoteDvTiles == 0, kFoldDv);
+    set(Config::kFolds && m / kPromoteDvTiles > place.m_begin / kPromoteDvTiles, kFolded);
+    return flags;
   }
 
   __device__ bool is_masked(const KeyRecord& keys, int m) const {
@@ -184,11 +194,10 @@ class Producer {
     return static_cast<int>(keys.begin / kTileN);
   }
 
-  __device__ void copy_queries(const QueryPlace& place, int head, int m, std::uint32_t flags) {
+  __device__ void copy_rows(const QueryPlace& place, int head, int m, std::uint32_t flags,
+                            int turn) {
     wait_for(smem_.rows_empty);
-    if (lane_ == 0) copy_rows(place, head, m, flags);
-    wait_for(smem_.columns_empty);
-    if (lane_ == 0) copy_columns(place, head, m);
+    if (lane_ == 0) start_rows(place, head, m, flags, turn);
     __syncwarp();
     if (++record_ == Config::kRecords) record_ = 0;
     if (++tile_record_ == Config::kTileRecords) tile_record_ = 0;
@@ -198,36 +207,30 @@ class Producer {
     }
   }
 
-  __device__ void copy_rows(const QueryPlace& place, int head, int m, std::uint32_t flags) {
+  __device__ void start_rows(const QueryPlace& place, int head, int m, std::uint32_t flags,
+                             int turn) {
     using namespace cuda::ptx;
+    const int q_tile = place.q_tile + m, o_tile = place.o_tile + m;
     smem_.stage[tile_record_] = {
         .flags = flags,
         .row0 = m * kTileM,
-        .dq = {.tile = static_cast<std::int32_t>(head * params_.dq_head_stride) + place.q_tile + m,
-               .turn = place.turn - first_turn(place, m),
+        .q_column = q_tile * kTileM,
+        .o_column = o_tile * kTileM,
+        .head = head,
+        .dq = {.tile = static_cast<std::int32_t>(head * params_.dq_head_stride) + q_tile,
+               .turn = turn,
                .last = 0}};
     std::uint64_t* const full = &smem_.rows_full[stage_];
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
-                              2 * sizeof(smem_.q[0]) + sizeof(RowRecord));
+                              2 * sizeof(smem_.q[0]) + sizeof(Record));
     const std::int32_t q_at[3] = {0, head, place.q_row + m * kTileM};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.q[stage_], &params_.q_map, q_at, full);
-    cp_async_bulk(space_cluster, space_global, &smem_.rows[record_],
-                  params_.records + head * params_.records_head_stride + place.o_tile + m,
-                  sizeof(RowRecord), full);
+    cp_async_bulk(
+        space_cluster, space_global, &smem_.rows[record_],
+        static_cast<const Record*>(params_.records) + head * params_.records_head_stride + o_tile,
+        sizeof(Record), full);
     const std::int32_t o_at[3] = {0, head, place.o_row + m * kTileM};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.dout[stage_], &params_.dout_map, o_at,
-                         full);
-  }
-
-  __device__ void copy_columns(const QueryPlace& place, int head, int m) {
-    using namespace cuda::ptx;
-    std::uint64_t* const full = &smem_.columns_full[stage_];
-    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, 2 * sizeof(smem_.qt[0]));
-    const std::int32_t ot_at[2] = {(place.o_tile + m) * kTileM, head * Config::kHeadDim};
-    cp_async_bulk_tensor(space_cluster, space_global, smem_.dout_t[stage_], &params_.dout_t_map,
-                         ot_at, full);
-    const std::int32_t qt_at[2] = {(place.q_tile + m) * kTileM, head * Config::kHeadDim};
-    cp_async_bulk_tensor(space_cluster, space_global, smem_.qt[stage_], &params_.qt_map, qt_at,
                          full);
   }
 
@@ -255,5 +258,26 @@ class Producer {
   int key_buffer_ = 0;
   unsigned key_phase_ = 0;
 };
+
+/// One thread: copies Q^T and dO^T of the tiles whose rows have come. Waits on rows_full,
+/// columns_empty; signals columns_full.
+template <class Config>
+__device__ inline void load_columns(const BackwardParams& params, SmemPlan<Config>& smem) {
+  using namespace cuda::ptx;
+  for (unsigned tile = 0;; ++tile) {
+    const unsigned stage = tile % Config::kStages, phase = tile / Config::kStages % 2;
+    ptx::mbarrier_wait(shared_address(&smem.rows_full[stage]), phase);
+    const StageRecord& record = smem.stage[tile % Config::kTileRecords];
+    if ((record.flags & kValid) == 0) break;
+    const std::int32_t row = record.head * Config::kHeadDim;
+    const std::int32_t ot_at[2] = {record.o_column, row}, qt_at[2] = {record.q_column, row};
+    ptx::mbarrier_wait(shared_address(&smem.columns_empty[stage]), phase ^ 1);
+    std::uint64_t* const full = &smem.columns_full[stage];
+    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, 2 * sizeof(smem.qt[0]));
+    cp_async_bulk_tensor(space_cluster, space_global, smem.dout_t[stage], &params.dout_t_map, ot_at,
+                         full);
+    cp_async_bulk_tensor(space_cluster, space_global, smem.qt[stage], &params.qt_map, qt_at, full);
+  }
+}
 
 }  // namespace mxfa::sm90::backward

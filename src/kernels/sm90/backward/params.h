@@ -39,7 +39,7 @@ struct RowsParams {
   std::int64_t lse_head_stride = 0;
   std::int64_t delta_head_stride = 0;
   std::int32_t* anchors = nullptr;  ///< largest exponent - kNoExponent; 0: no row yet
-  RowRecord* records = nullptr;
+  void* records = nullptr;          ///< RowRecord, or HalfRowRecord for half scores
   std::int64_t records_head_stride = 0;
   float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
   device::ClearBehindParams behind = {};
@@ -56,7 +56,7 @@ struct BackwardParams {
   Sides sides;
   attention::Mask mask;
   device::OperandScales k_scales, v_scales;
-  const RowRecord* records = nullptr;
+  const void* records = nullptr;  ///< of the kernel's Config::Record
   std::int64_t records_head_stride = 0;
   GradientOut dk, dv;
   std::int32_t columns = 0;  ///< of the gradients, a multiple of 8 up to the kernel's head_dim

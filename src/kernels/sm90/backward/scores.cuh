@@ -106,11 +106,6 @@ __device__ inline int amax_exponent(float amax, int shift = 0) {
   const int biased = static_cast<int>((__float_as_uint(amax) + 0x1FFFFFu) >> 23);
   return max(biased - mx::E4M3::kMaxExponent - shift, 0) - mx::kE8M0Bias;
 }
-/// Of the four warps of a consumer, as bits; infinity wins, NaN is none.
-__device__ inline std::uint32_t largest_amax(std::uint32_t address) {
-  const uint4 warps = ptx::load_shared_u32x4(address);
-  return max(max(warps.x, warps.y), max(warps.z, warps.w));
-}
 __device__ inline bool is_usable(float amax) { return __float_as_uint(amax) - 1 < 0x7F800000u - 1; }
 /// What an infinite amax makes of all codes.
 __device__ inline float poison() { return __uint_as_float(0x7FFFFFFFu); }

@@ -5,6 +5,7 @@
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/common/mma.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/shared.cuh"
 
 /// What the warpgroups that multiply share.
 namespace mxfa::sm90::backward {
@@ -40,6 +41,16 @@ class Warpgroup {
   }
   __device__ std::uint32_t barrier(std::size_t member, int index) const {
     return at(member, index, 8);
+  }
+  __device__ const StageRecord& stage_record(unsigned tile) const {
+    return smem_.stage[tile % Config::kTileRecords];
+  }
+  /// Of the four warps of a consumer's dS, as bits; infinity wins, NaN is none.
+  __device__ std::uint32_t largest_amax(unsigned tile, int part) const {
+    const uint4 warps = ptx::load_shared_u32x4(
+        at(offsetof(Plan, amax), Config::kConsumers * (tile % Config::kAmaxBuffers) + part,
+           sizeof(smem_.amax[0][0])));
+    return max(max(warps.x, warps.y), max(warps.z, warps.w));
   }
   /// One thread of the warpgroup; by whole warps.
   __device__ bool leads() const { return warp_ == 0 && ptx::elect_one(); }

@@ -1,0 +1,213 @@
+#pragma once
+
+#include <cuda/ptx>
+
+#include "kernels/sm90/backward/epilogue.cuh"
+#include "kernels/sm90/backward/params.h"
+#include "kernels/sm90/backward/scores.cuh"
+#include "kernels/sm90/backward/warpgroup.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/wgmma.cuh"
+
+/// What consumers of either kind of scores share.
+namespace mxfa::sm90::backward {
+
+/// One warpgroup, 64 keys. Of each query tile: S^T and dP^T with keys as rows, so that P^T and dS^T
+/// are A operands in registers and a warp owns the keys whose dK rows it accumulates; a second
+/// payload of dS, transposed, to shared memory, for the role that makes dQ. Waits on rows_full,
+/// columns_full, key_full, ds_empty; signals rows_empty, columns_empty, key_empty, ds_full.
+template <class Config>
+class ConsumerBase : protected Warpgroup<Config> {
+ public:
+  using Base = Warpgroup<Config>;
+  using Plan = typename Base::Plan;
+  static constexpr int kDim = Config::kHeadDim;
+  using Gradient = float[kDim / 2];
+
+  __device__ ConsumerBase(const BackwardParams& params, Plan& smem, int part)
+      : Base(smem), params_(params), part_(uniform(part)), lane_(threadIdx.x % 32) {
+    const int piece = (4 * part_ + warp_) ^ (lane_ & 7);
+    ds_address_ = base_ + offsetof(Plan, ds) + lane_ * kTileN + 16 * piece;
+  }
+
+ protected:
+  using Base::arrive;
+  using Base::at;
+  using Base::barrier;
+  using Base::base_;
+  using Base::smem_;
+  using Base::warp_;
+
+  // The GEMMs.
+  template <class Scores>
+  __device__ void issue_rows(Scores& out, std::uint32_t keys, std::uint32_t queries) const {
+    const std::uint64_t a = tile_descriptor<Config::kRowBytes>(keys + part_ * 64 * kDim);
+    const std::uint64_t b = tile_descriptor<Config::kRowBytes>(queries);
+    ptx::wgmma_fence();
+    ptx::WgmmaSs<kTileM>::start(out, a, b);
+#pragma unroll
+    for (int step = 1; step < kDim / 32; ++step) {
+      ptx::WgmmaSs<kTileM>::run(out, a + 2 * step, b + 2 * step, true);
+    }
+    ptx::wgmma_commit();
+  }
+  template <class Scores>
+  __device__ void issue_s(Scores& s, int stage) const {
+    issue_rows(s, at(offsetof(Plan, k), key_buffer(), sizeof(smem_.k[0])),
+               at(offsetof(Plan, q), stage, sizeof(smem_.q[0])));
+  }
+  template <class Scores>
+  __device__ void issue_dp(Scores& dp, int stage) const {
+    issue_rows(dp, at(offsetof(Plan, v), key_buffer(), sizeof(smem_.v[0])),
+               at(offsetof(Plan, dout), stage, sizeof(smem_.dout[0])));
+  }
+  __device__ void issue_tokens(Gradient& out, const Payload& a, std::uint32_t queries,
+                               bool accumulate) const {
+    const std::uint64_t b = tile_descriptor<kTileM>(queries);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kTileM / 32; ++step) {
+      ptx::WgmmaRs<kDim>::run(out, a + 4 * step, b + 2 * step, step != 0 || accumulate);
+    }
+    ptx::wgmma_commit();
+  }
+
+  // Where a tile's operands are.
+  __device__ int stage_of(unsigned tile) const { return static_cast<int>(tile % Config::kStages); }
+  __device__ unsigned phase_of(unsigned tile) const { return tile / Config::kStages % 2; }
+  __device__ int record_of(unsigned tile) const {
+    return static_cast<int>(tile % Config::kRecords);
+  }
+  __device__ int key_buffer() const { return static_cast<int>(key_tile_ % Config::kKeyBuffers); }
+
+  /// Returns a tile's flags.
+  __device__ std::uint32_t wait_for(unsigned tile) const {
+    ptx::mbarrier_wait(barrier(offsetof(Plan, rows_full), stage_of(tile)), phase_of(tile));
+    return uniform(this->stage_record(tile).flags);
+  }
+  __device__ void next_keys() {
+    ++key_tile_;
+    ptx::mbarrier_wait(barrier(offsetof(Plan, key_full), key_buffer()),
+                       key_tile_ / Config::kKeyBuffers % 2);
+  }
+
+  __device__ bool test(std::size_t member, int index, unsigned phase) const {
+    return ptx::mbarrier_test_wait(barrier(member, index), phase);
+  }
+  __device__ void wait(std::size_t member, int index, unsigned phase) const {
+    ptx::mbarrier_wait(barrier(member, index), phase);
+  }
+
+  /// Of this warp's keys.
+  __device__ float key_factor(std::size_t member) const {
+    return ptx::load_shared_f32(at(offsetof(Plan, keys), key_buffer(), sizeof(KeyRecord)) + member +
+                                4 * (2 * part_ + warp_ / 2));
+  }
+  __device__ Seen find_seen() const {
+    const KeyRecord& keys = smem_.keys[key_buffer()];
+    const int first = this->stage_record(tile_).row0 + 2 * (lane_ % 4);
+    Seen seen = 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int key = keys.key0 + 64 * part_ + 16 * warp_ + 8 * h + lane_ / 4;
+      const attention::KeyRange rows =
+          attention::seeing_rows(params_.mask, keys.seqlen_q, keys.seqlen_k, key, key + 1);
+      seen |= (queries_before(static_cast<int>(rows.end) - first) &
+               ~queries_before(static_cast<int>(rows.begin) - first))
+              << 16 * h;
+    }
+    return seen;
+  }
+
+  /// What was stored of a tile, to the dQ role; the later, the less this waits.
+  __device__ void hand_over_ds(unsigned tile) const {
+    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    arrive(offsetof(Plan, ds_full), ds_buffer(tile));
+  }
+  __device__ unsigned ds_empty_phase() const { return (tile_ / Config::kDsBuffers + 1) % 2; }
+  static __device__ int ds_buffer(unsigned tile) {
+    return static_cast<int>(tile % Config::kDsBuffers);
+  }
+
+  /// No tile follows; the dQ role reads the same flags.
+  __device__ void end_ds() const {
+    wait(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
+    arrive(offsetof(Plan, ds_full), ds_buffer(tile_));
+  }
+
+  /// What of dV is beyond BF16's rounding error of all of it goes to shared memory: the tensor
+  /// cores' 13-bit accumulators keep the rest, which is small, and so lose little of what is added
+  /// to it.
+  __device__ void fold(bool folded, Gradient& dv) const {
+    auto* const pieces = reinterpret_cast<uint4*>(smem_.fold[part_]) + fresh_thread() % 128;
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      const uint4 old = folded ? pieces[128 * i] : uint4{};
+      std::uint32_t pairs[4] = {old.x, old.y, old.z, old.w};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        float& low = dv[8 * i + 2 * k];
+        float& high = dv[8 * i + 2 * k + 1];
+        low += device::bf16_low(pairs[k]);
+        high += device::bf16_high(pairs[k]);
+        pairs[k] = device::encode_bf16_pair(low, high);
+        low -= device::bf16_low(pairs[k]);
+        high -= device::bf16_high(pairs[k]);
+      }
+      pieces[128 * i] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+  }
+  __device__ void unfold(Gradient& dv) const {
+    const auto* const pieces =
+        reinterpret_cast<const uint4*>(smem_.fold[part_]) + fresh_thread() % 128;
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      const uint4 piece = pieces[128 * i];
+      const std::uint32_t pairs[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        dv[8 * i + 2 * k] += device::bf16_low(pairs[k]);
+        dv[8 * i + 2 * k + 1] += device::bf16_high(pairs[k]);
+      }
+    }
+  }
+
+  template <bool kLast>
+  __device__ void finish(std::uint32_t flags, Gradient& dv, const Gradient& dk) {
+    const int anchor = smem_.rows[record_of(tile_)].anchor;
+    const KeyRecord& keys = smem_.keys[key_buffer()];
+    const bool scratch_dv = (flags & kScratchDv) != 0, scratch_dk = (flags & kScratchDk) != 0;
+    const int exponent = exponent_ == kNoExponent ? 0 : exponent_;
+    if constexpr (Config::kFolds) {
+      if (flags & kFoldDv) {
+        fold((flags & kFolded) != 0, dv);
+      } else if ((flags & kFolded) && (flags & (kPromoteDv | kStore))) {
+        unfold(dv);
+      }
+    }
+    if constexpr (!kLast) {
+      if (flags & kPromoteDv) promote<Config>(params_, 0, !scratch_dv, anchor, dv);
+      if (flags & kPromoteDk) promote<Config>(params_, 1, !scratch_dk, exponent, dk);
+      return;
+    }
+    const int first_row = 64 * part_ + 16 * warp_;
+    std::uint8_t* const staging = smem_.out[4 * part_ + warp_];
+    store_gradient<Config>(params_, params_.dv, keys, {0, scratch_dv, anchor, 1.0f}, first_row,
+                           staging, dv);
+    store_gradient<Config>(params_, params_.dk, keys,
+                           {1, scratch_dk, exponent, params_.softmax_scale}, first_row, staging,
+                           dk);
+    arrive(offsetof(Plan, columns_empty), stage_of(tile_));
+    arrive(offsetof(Plan, key_empty), key_buffer());
+  }
+
+  const BackwardParams& params_;
+  int part_;
+  int lane_;
+  std::uint32_t ds_address_;  ///< where this lane's rows of its warp's keys begin in ds[0]
+  unsigned tile_ = 0;
+  unsigned key_tile_ = ~0u;
+  int exponent_ = kNoExponent;  ///< of dS for dK
+};
+
+}  // namespace mxfa::sm90::backward

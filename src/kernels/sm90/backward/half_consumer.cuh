@@ -1,0 +1,251 @@
+#pragma once
+
+#include "kernels/sm90/backward/consumer_base.cuh"
+#include "kernels/sm90/backward/half_scores.cuh"
+
+/// The consumer role of half scores.
+namespace mxfa::sm90::backward {
+
+/// S^T and dP^T of the next tile are issued as soon as dS of this one is made, unless keys end, so
+/// that the exponentials and what follows wait for nothing.
+template <class Config>
+class HalfConsumer : ConsumerBase<Config> {
+ public:
+  using Base = ConsumerBase<Config>;
+  using Base::Base;
+  using typename Base::Gradient;
+  using typename Base::Plan;
+
+  __device__ void run() {
+    Gradient dv, dk;
+    HalfFragment s, dp;
+    std::uint32_t flags = wait_for(0);
+    while (flags & kValid) {
+      this->next_keys();
+      issue_s(s, stage_of(tile_));
+      this->issue_dp(dp, stage_of(tile_));
+      while ((flags & kStore) == 0) flags = run_tile<false>(flags, dv, dk, s, dp);
+      run_tile<true>(flags, dv, dk, s, dp);
+      flags = wait_for(tile_);
+    }
+    this->end_ds();
+  }
+
+ private:
+  using Base::arrive;
+  using Base::at;
+  using Base::ds_address_;
+  using Base::ds_buffer;
+  using Base::ds_empty_phase;
+  using Base::exponent_;
+  using Base::issue_s;
+  using Base::issue_tokens;
+  using Base::key_factor;
+  using Base::lane_;
+  using Base::part_;
+  using Base::phase_of;
+  using Base::smem_;
+  using Base::stage_of;
+  using Base::test;
+  using Base::tile_;
+  using Base::wait;
+  using Base::wait_for;
+  using Base::warp_;
+
+  /// The scale of y = dS * 2^shift. dK's payload is y * 2^(shift of dK) * 2^(Q's exponent -
+  /// reference), usually y itself: the warp's exponent of dS for dK only grows, and y is made under
+  /// the one that it has, within limits where half neither overflows nor loses what counts.
+  struct Scale {
+    int reference;  ///< the larger exponent of Q
+    int most;       ///< the shift under which y is less than 65504 whatever dP^T is
+    int shift;
+    int dk_shift;
+  };
+
+  /// A query tile's record, and what of it decides.
+  struct Rows {
+    std::uint32_t address;
+    std::uint32_t flags;
+    float s_factor[kQGroups];
+  };
+
+  /// Of a tile whose S^T and dP^T are under way. `kLast` of its keys; else those of the next tile
+  /// are under way afterwards, whose flags it returns.
+  template <bool kLast>
+  __device__ std::uint32_t run_tile(std::uint32_t flags, Gradient& dv, Gradient& dk,
+                                    HalfFragment& s, HalfFragment& dp) {
+    const int stage = stage_of(tile_);
+    HalfTerms terms;
+    const Rows rows = load_rows(terms);
+    const bool general = is_general(flags, rows);
+    ptx::wgmma_wait<0>();  // also for dV and dK of the tile before
+    fence_registers(s);
+    fence_registers(dp);
+    if ((flags & kKeysBegin) == 0) {
+      this->hand_over_ds(tile_ - 1);
+      arrive(offsetof(Plan, columns_empty), stage_of(tile_ - 1));
+    }
+    // Behind that fence: the copy engine writes records where older ones were read.
+    arrive(offsetof(Plan, rows_empty), stage);
+    if (general) [[unlikely]]
+      generalize(flags, rows, terms, s, dp);
+    Scale scale = choose_scale(flags, rows, terms);
+    HalfFragment y;
+    Payload codes, ds_codes, transposed;
+    const float amax = larger_magnitude(differentiate(terms, s, dp, codes, y));
+    wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
+    issue_tokens(dv, codes, at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
+                 (flags & kFreshDv) == 0);
+    publish_amax(scale, amax);
+    std::uint32_t next_flags = 0;
+    if constexpr (!kLast) {
+      next_flags = wait_for(tile_ + 1);
+      issue_s(s, stage_of(tile_ + 1));
+    }
+    if (__any_sync(~0u, is_unsettled(scale, amax))) [[unlikely]]
+      settle(scale, amax, y, dk);
+    encode_dk(rows, scale, y, ds_codes);
+    if constexpr (!kLast) {
+      // dV is done, and its payload's registers are free.
+      ptx::wgmma_wait<1>();
+      this->issue_dp(dp, stage_of(tile_ + 1));
+    }
+    issue_tokens(dk, ds_codes, at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
+                 (flags & kFreshDk) == 0);
+    const bool ds_is_empty = test(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
+    encode_ds(scale, y, transposed);
+    if (!ds_is_empty) wait(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
+    store_for_dq(transposed, ds_address_ + ds_buffer(tile_) * sizeof(smem_.ds[0]));
+    if (kLast) this->hand_over_ds(tile_);
+    if (kLast || (flags & (kPromoteDv | kPromoteDk | kFoldDv))) {
+      ptx::wgmma_wait<0>();
+      fence_registers(dv);
+      fence_registers(dk);
+      this->template finish<kLast>(flags, dv, dk);
+    }
+    ++tile_;
+    return next_flags;
+  }
+
+  __device__ Rows load_rows(HalfTerms& terms) const {
+    Rows rows;
+    rows.address = at(offsetof(Plan, rows), this->record_of(tile_), sizeof(HalfRowRecord));
+    const std::uint32_t biases = rows.address + offsetof(HalfRowRecord, bias) +
+                                 sizeof(HalfRowRecord{}.bias[0]) * (lane_ % 4);
+    const float2 factors = ptx::load_shared_f32x2(rows.address + offsetof(HalfRowRecord, s_factor));
+    rows.flags =
+        __float_as_uint(ptx::load_shared_f32(rows.address + offsetof(HalfRowRecord, flags)));
+    const float k = key_factor(offsetof(KeyRecord, k_factor));
+    rows.s_factor[0] = factors.x * k;
+    rows.s_factor[1] = factors.y * k;
+#pragma unroll
+    for (int g = 0; g < kQGroups; ++g) {
+      load_words(biases + 16 * g, terms.bias[g]);
+      terms.s_factor[g] = ptx::half2_pack(rows.s_factor[g], rows.s_factor[g]);
+    }
+    terms.minus_deltas = biases + offsetof(HalfRowRecord, minus_delta);
+    return rows;
+  }
+  /// Whether scores do not go the usual way.
+  __device__ bool is_general(std::uint32_t flags, const Rows& rows) const {
+    return __any_sync(~0u, (rows.flags & kWide) != 0 || (flags & kMasked) != 0 ||
+                               fmaxf(rows.s_factor[0], rows.s_factor[1]) > kMostHalfFactor);
+  }
+  __device__ void generalize(std::uint32_t flags, const Rows& rows, HalfTerms& terms,
+                             HalfFragment& s, HalfFragment& dp) const {
+    const Seen seen = flags & kMasked ? this->find_seen() : ~Seen{0};
+    widen(rows.s_factor,
+          rows.address + offsetof(HalfRowRecord, wide_bias) +
+              sizeof(HalfRowRecord{}.wide_bias[0]) * (lane_ % 4),
+          seen, s, terms);
+    hide(seen, dp);
+  }
+
+  __device__ Scale choose_scale(std::uint32_t flags, const Rows& rows, HalfTerms& terms) {
+    if (flags & kHeadBegins) [[unlikely]]
+      exponent_ = kNoExponent;
+    const uint4 words = ptx::load_shared_u32x4(rows.address + offsetof(HalfRowRecord, reference));
+    const int v_exponent = exponent_of(key_factor(offsetof(KeyRecord, v_factor)));
+    const int dp_exponent = static_cast<int>(words.y) + v_exponent;
+    const int delta_exponent = static_cast<int>(words.z);
+    Scale scale;
+    scale.reference = static_cast<int>(words.x);
+    // dP^T reaches 50176, delta 2^14 * 2^delta_exponent: with these shifts their sum, also times
+    // P', stays below 2^15.
+    scale.most =
+        min(min(-2 - dp_exponent, -delta_exponent) - static_cast<int>(words.w), kMostHalfShift);
+    const int wanted = exponent_ == kNoExponent ? scale.most : scale.reference - exponent_;
+    scale.shift = max(min(wanted, scale.most), scale.most - kMostHalfDrop);
+    scale.dk_shift = wanted - scale.shift;
+    terms.dp_factor = half2_power_of_two(dp_exponent + scale.shift);
+    terms.delta_factor = half2_power_of_two(delta_exponent + scale.shift);
+    return scale;
+  }
+  __device__ void encode_dk(const Rows& rows, const Scale& scale, const HalfFragment& y,
+                            Payload& codes) const {
+    if (!__any_sync(~0u, (rows.flags & kQVaries) != 0 || scale.dk_shift != 0)) {
+      encode_tokens(y, codes);
+      return;
+    }
+    const float2 relative =
+        ptx::load_shared_f32x2(rows.address + offsetof(HalfRowRecord, q_relative));
+    const std::uint32_t factor = half2_power_of_two(scale.dk_shift);
+    encode_tokens(y,
+                  {ptx::half2_mul(__float_as_uint(relative.x), factor),
+                   ptx::half2_mul(__float_as_uint(relative.y), factor)},
+                  codes);
+  }
+  __device__ int k_relative() const {
+    return exponent_of(key_factor(offsetof(KeyRecord, k_relative)));
+  }
+  /// The amax of the warp's dS, K's exponents folded, that dQ's scale comes from.
+  __device__ void publish_amax(const Scale& scale, float own) const {
+    const float amax = own * power_of_two(k_relative() - scale.shift);
+    const std::uint32_t for_dq = __reduce_max_sync(~0u, __float_as_uint(amax));
+    if (ptx::elect_one()) smem_.amax[tile_ % Config::kAmaxBuffers][part_][warp_] = for_dq;
+  }
+
+  /// Whether y under the exponent that the warp has is no payload for dK.
+  __device__ bool is_unsettled(const Scale& scale, float own) const {
+    return exponent_ == kNoExponent || scale.dk_shift > kMostHalfPower ||
+           own * power_of_two(scale.dk_shift) > mx::E4M3::kMaxValue;
+  }
+  /// A larger exponent, or the first.
+  __device__ void settle(Scale& scale, float own, HalfFragment& y, Gradient& dk) {
+    const std::uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(own));
+    const int old = exponent_;
+    if (is_usable(__uint_as_float(bits))) {
+      const int least = amax_exponent(__uint_as_float(bits), scale.shift) + scale.reference;
+      // Up to kHalfSlack more where y then is dK's payload.
+      exponent_ = max(old, max(least, min(scale.reference - scale.most, least + kHalfSlack)));
+    }
+    if (exponent_ == kNoExponent) return;
+    exponent_ = max(exponent_, scale.reference - scale.shift - kMostHalfPower);
+    scale.dk_shift = scale.reference - exponent_ - scale.shift;
+    if (bits >= 0x7F800000u) {
+#pragma unroll
+      for (std::uint32_t& pair : y) pair = kHalfNans;
+    }
+    if (old == kNoExponent) return;
+    fence_registers(dk);
+    const float shrink = power_of_two(old - exponent_);
+#pragma unroll
+    for (float& value : dk) value *= shrink;
+  }
+
+  /// dS for dQ, under the scale of this consumer's keys.
+  __device__ void encode_ds(const Scale& scale, HalfFragment& y, Payload& codes) const {
+    sync_threads(1 + part_, 128);
+    const std::uint32_t bits = this->largest_amax(tile_, part_);
+    int exponent = k_relative() - scale.shift - amax_exponent(__uint_as_float(bits));
+    // Where dS is next to nothing to that of the warp's tiles before.
+    for (; exponent > kMostHalfPower; exponent -= kMostHalfPower) {
+      const std::uint32_t most = half2_power_of_two(kMostHalfPower);
+#pragma unroll
+      for (std::uint32_t& pair : y) pair = ptx::half2_mul(pair, most);
+    }
+    encode_for_dq(y, bits < 0x7F800000u ? half2_power_of_two(exponent) : kHalfNans, codes);
+  }
+};
+
+}  // namespace mxfa::sm90::backward
