@@ -15,6 +15,8 @@ IMPLS = {
                 "mxfa mxfp8 (half scores, whole call)": (1, WHOLE)},
     "backward": {"mxfa mxfp8": (0, ATTEND), "mxfa mxfp8 (dq fp16)": (1, ATTEND),
                  "mxfa mxfp8 (deterministic)": (2, ATTEND),
+                 "mxfa mxfp8 (half scores)": (3, ATTEND),
+                 "mxfa mxfp8 (half scores, dq fp16)": (4, ATTEND),
                  "mxfa mxfp8 (whole call)": (0, WHOLE)},
 }
 NAMES = list(dict.fromkeys(name for own in IMPLS.values() for name in own))
