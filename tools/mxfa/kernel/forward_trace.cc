@@ -114,9 +114,10 @@ class Operand {
           std::uint64_t seed)
       : rows_(device, static_cast<std::size_t>(rows * head_dim)),
         atoms_(device, static_cast<std::size_t>(mx::ceil_div(rows, 128) * mx::kAtomBytes)) {
-    reference::Stream stream(seed, 0);
-    std::vector<std::uint8_t> codes(static_cast<std::size_t>(rows * head_dim));
-    for (std::uint8_t& code : codes) code = mx::encode_e4m3(static_cast<float>(stream.normal()));
+    std::vector<std::uint8_t> codes;
+    for (const double value : reference::Stream(seed, 0).normals(rows * head_dim)) {
+      codes.push_back(mx::encode_e4m3(static_cast<float>(value)));
+    }
     rows_.upload(codes.data(), codes.size());
     const std::vector<std::uint8_t> scales(
         static_cast<std::size_t>(mx::ceil_div(rows, 128) * mx::kAtomBytes), mx::kE8M0Bias);
