@@ -19,6 +19,7 @@ IMPLS = {
                  "mxfa mxfp8 (half scores, dq fp16)": (4, ATTEND),
                  "mxfa mxfp8 (whole call)": (0, WHOLE)},
 }
+BACKWARD_HALF = (3, 4)  # whose operands are prepared for half scores
 NAMES = list(dict.fromkeys(name for own in IMPLS.values() for name in own))
 ACCURACY_ROWS, ACCURACY_KEYS, CHUNK = 64, 16, 2048
 
@@ -53,25 +54,27 @@ class Library:
 
 
 class Memory:
-    """What a case's calls of one pass share: outputs, poisoned, and in a backward the workspace:
-    the operands at its start are the same for all variants."""
+    """What a case's calls of one pass share: outputs, poisoned, and in a backward a workspace for
+    each kind of operands: those at its start are the same for all variants of that kind."""
 
     def __init__(self, library, tensors, backward):
         rows = (tensors.case.num_heads, tensors.case.batch * tensors.case.seqlen_q)
         self.o, self.dq = (torch.full_like(tensors.q, float("nan")) for _ in range(2))
         self.dk, self.dv = (torch.full_like(tensors.k, float("nan")) for _ in range(2))
         self.lse, self.row_max = (torch.full(rows, float("nan"), device="cuda") for _ in range(2))
-        self.shared, self.workspace = False, None
+        self.workspaces = {}
         if backward:
             Call(library, tensors, self, False, 0).run(WHOLE)
-            self.shared, self.workspace = True, None
 
-    def workspace_of(self, size):
-        """Begins on 256 bytes."""
-        if not self.shared or self.workspace is None or len(self.workspace) < size:
+    def workspace_of(self, size, kind):
+        """Begins on 256 bytes. Of a kind that is None it is the caller's alone."""
+        workspace = self.workspaces.get(kind)
+        if workspace is None or len(workspace) < size:
             own = torch.empty(size + 256, device="cuda", dtype=torch.uint8)
-            self.workspace = own[-own.data_ptr() % 256:]
-        return self.workspace
+            workspace = own[-own.data_ptr() % 256:]
+            if kind is not None:
+                self.workspaces[kind] = workspace
+        return workspace
 
 
 class Call:
@@ -89,7 +92,8 @@ class Call:
             ctypes.c_void_p(library.device), stream, ctypes.byref(shape),
             ctypes.byref(pointers))))
         size = library.checked(library.calls.mxfa_peer_workspace_bytes(self.call))
-        self.workspace = memory.workspace_of(size)
+        kind = ("half" if variant in BACKWARD_HALF else "f32") if backward else None
+        self.workspace = memory.workspace_of(size, kind)
         self.pointer = ctypes.c_void_p(self.workspace.data_ptr())
         self.size = ctypes.c_int64(size)
 
