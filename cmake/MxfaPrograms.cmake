@@ -11,7 +11,7 @@ set(mxfa_common_headers <algorithm> <array> <cmath> <functional> <limits> <map> 
 add_library(mxfa_light_options INTERFACE)
 # At -O1 GCC 12 cannot tell that a std::optional without a value is not read.
 target_compile_options(mxfa_light_options INTERFACE $<$<CONFIG:Release>:-O1>
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-error=maybe-uninitialized>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-error=maybe-uninitialized;-Wno-error=array-bounds;-Wno-error=stringop-overflow;-Wno-error=stringop-overread>)
 
 # mxfa_precompile(TARGET HEADERS ...)
 function(mxfa_precompile target)
