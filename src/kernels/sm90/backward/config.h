@@ -206,13 +206,13 @@ struct SmemPlan {
   alignas(16) std::uint32_t
       amax[Config::kAmaxBuffers][Config::kConsumers][4];  ///< of each warp's dS, K folded
   std::uint64_t key_full[Config::kKeyBuffers];            ///< producer's lanes + bytes
-  std::uint64_t key_empty[Config::kKeyBuffers];           ///< every warp of consumers and dQ
+  std::uint64_t key_empty[Config::kKeyBuffers];           ///< every thread of consumers and dQ
   std::uint64_t rows_full[Config::kStages];               ///< producer + bytes: Q, dO, record
-  std::uint64_t rows_empty[Config::kStages];              ///< every consumer warp
+  std::uint64_t rows_empty[Config::kStages];              ///< consumer threads, columns
   std::uint64_t columns_full[Config::kStages];            ///< producer + bytes: Q^T, dO^T
-  std::uint64_t columns_empty[Config::kStages];           ///< every consumer warp
-  std::uint64_t ds_full[Config::kDsBuffers];              ///< every consumer warp
-  std::uint64_t ds_empty[Config::kDsBuffers];             ///< every warp of dQ
+  std::uint64_t columns_empty[Config::kStages];           ///< every consumer thread
+  std::uint64_t ds_full[Config::kDsBuffers];              ///< every consumer thread
+  std::uint64_t ds_empty[Config::kDsBuffers];             ///< every thread of dQ
   std::uint64_t dq_full[Config::kDqBuffers];              ///< likewise
   std::uint64_t dq_empty[Config::kDqBuffers];             ///< the adder
 };

@@ -18,24 +18,24 @@ template <class Config>
 __device__ inline void backward(const BackwardParams& params) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
   auto& smem = *reinterpret_cast<SmemPlan<Config>*>(memory);
-  constexpr int kWarps = 4 * Config::kConsumers;
+  constexpr int kConsumerThreads = 128 * Config::kConsumers, kDqThreads = 128;
   if (threadIdx.x == 0) {
     for (int i = 0; i < Config::kKeyBuffers; ++i) {
       cuda::ptx::mbarrier_init(&smem.key_full[i], 32);
-      cuda::ptx::mbarrier_init(&smem.key_empty[i], kWarps + 4);
+      cuda::ptx::mbarrier_init(&smem.key_empty[i], kConsumerThreads + kDqThreads);
     }
     for (int i = 0; i < Config::kStages; ++i) {
       cuda::ptx::mbarrier_init(&smem.rows_full[i], 1);
-      cuda::ptx::mbarrier_init(&smem.rows_empty[i], kWarps);
+      cuda::ptx::mbarrier_init(&smem.rows_empty[i], kConsumerThreads + 1);
       cuda::ptx::mbarrier_init(&smem.columns_full[i], 1);
-      cuda::ptx::mbarrier_init(&smem.columns_empty[i], kWarps);
+      cuda::ptx::mbarrier_init(&smem.columns_empty[i], kConsumerThreads);
     }
     for (int i = 0; i < Config::kDsBuffers; ++i) {
-      cuda::ptx::mbarrier_init(&smem.ds_full[i], kWarps);
-      cuda::ptx::mbarrier_init(&smem.ds_empty[i], 4);
+      cuda::ptx::mbarrier_init(&smem.ds_full[i], kConsumerThreads);
+      cuda::ptx::mbarrier_init(&smem.ds_empty[i], kDqThreads);
     }
     for (int i = 0; i < Config::kDqBuffers; ++i) {
-      cuda::ptx::mbarrier_init(&smem.dq_full[i], 4);
+      cuda::ptx::mbarrier_init(&smem.dq_full[i], kDqThreads);
       cuda::ptx::mbarrier_init(&smem.dq_empty[i], 1);
     }
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);

@@ -260,7 +260,8 @@ class Producer {
 };
 
 /// One thread: copies Q^T and dO^T of the tiles whose rows have come. Waits on rows_full,
-/// columns_empty; signals columns_full.
+/// columns_empty; signals columns_full, and rows_empty, as consumers give rows back before they
+/// need columns: rows_full could else complete twice before this thread looks, hidden by parity.
 template <class Config>
 __device__ inline void load_columns(const BackwardParams& params, SmemPlan<Config>& smem) {
   using namespace cuda::ptx;
@@ -271,6 +272,7 @@ __device__ inline void load_columns(const BackwardParams& params, SmemPlan<Confi
     if ((record.flags & kValid) == 0) break;
     const std::int32_t row = record.head * Config::kHeadDim;
     const std::int32_t ot_at[2] = {record.o_column, row}, qt_at[2] = {record.q_column, row};
+    ptx::mbarrier_arrive(shared_address(&smem.rows_empty[stage]));
     ptx::mbarrier_wait(shared_address(&smem.columns_empty[stage]), phase ^ 1);
     std::uint64_t* const full = &smem.columns_full[stage];
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, 2 * sizeof(smem.qt[0]));
