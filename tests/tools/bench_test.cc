@@ -129,7 +129,7 @@ TEST_F(BenchCommand, RunsTheBackwardOnTheEmulator) {
                                "--json", path("backward.json"), "--plot", path("backward.svg")});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   const auto records = nlohmann::json::parse(file_text(path("backward.json")));
-  EXPECT_EQ(records.size(), 9u);
+  EXPECT_EQ(records.size(), 15u);
   for (const auto& record : records) {
     EXPECT_EQ(record["routine"], "attention_backward");
     for (const char* const tensor : {"dq", "dk", "dv"}) {
@@ -138,6 +138,7 @@ TEST_F(BenchCommand, RunsTheBackwardOnTheEmulator) {
   }
   EXPECT_EQ(records[1]["variant"]["dq_accum"], "fp16");
   EXPECT_EQ(records[2]["variant"]["deterministic"], true);
+  EXPECT_NE(std::string(records[3]["impl"]).find("half scores"), std::string::npos);
 }
 
 TEST_F(BenchCommand, NamesWhatADeviceLacks) {
