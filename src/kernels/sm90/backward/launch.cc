@@ -155,8 +155,10 @@ void check_call(const BackwardCall& call) {
   check_gradient(call.dk, "dk");
   check_gradient(call.dv, "dv");
   check_mxfp8(call.dq_mxfp8, call.dq, "dq");
-  expect(call.workspace != nullptr && reinterpret_cast<std::uintptr_t>(call.workspace) % 256 == 0,
-         "workspace", "an address on 256 bytes", call.workspace == nullptr ? "none" : "another");
+  const auto past = reinterpret_cast<std::uintptr_t>(call.workspace) % device::kMemoryAlignment;
+  expect(call.workspace != nullptr && past == 0, "workspace",
+         later("an address on {} bytes", device::kMemoryAlignment),
+         call.workspace == nullptr ? "none" : "another");
 }
 
 void clear(const device::Queue& queue, void* memory, std::int64_t bytes) {
