@@ -32,7 +32,11 @@ void for_lanes(std::uint32_t mask, const Visit& visit) {
 
 void check_alignment(const Request& r, const std::uint64_t (&address)[kLanes]) {
   std::uint64_t low = 0;
-  for_lanes(r.mask, [&](int lane) { low |= address[lane]; });
+  if (r.mask == kFullMask) {
+    for (int i = 0; i < kLanes; ++i) low |= address[i];
+  } else {
+    for_lanes(r.mask, [&](int lane) { low |= address[lane]; });
+  }
   if ((low & (r.bytes - 1)) == 0) return;
   for_lanes(r.mask, [&](int lane) {
     if ((address[lane] & (r.bytes - 1)) != 0) {
