@@ -32,8 +32,7 @@ void prefetch_to_write(const float* values, std::int64_t count) {
 }  // namespace
 
 void BackwardScratch::Keys::reserve(std::int64_t dim, std::int64_t panel_dim) {
-  k_rows.resize(kTileKeys * dim);
-  v_rows.resize(kTileKeys * dim);
+  for (auto* rows : {&k_rows, &v_rows}) rows->resize(kTileKeys * round_up(dim, kTileDepth));
   for (auto* sums : {&dk, &dv}) sums->resize(kTileKeys * panel_dim);
   exponent.resize(kTileKeys);
 }
@@ -47,6 +46,7 @@ void BackwardScratch::reserve(std::int64_t dim, std::int64_t panel_dim) {
   for (auto* values : {&s, &dp}) values->resize(kPartKeys * kTileQueries);
   ones.resize(kTileQueries);
   std::fill_n(ones.data(), kTileQueries, 1.0f);
+  gradient.resize(kScaleBlock * panel_dim);
   begin.resize(kTileKeys);
   end.resize(kTileKeys);
   for (Keys& tile : keys) tile.reserve(dim, panel_dim);
@@ -167,8 +167,8 @@ void BackwardUnit::read_keys(std::int64_t index, std::int64_t tile) {
   keys.first = key0;
   keys.real = std::min(kTileKeys, sequence_.seqlen_k - key0);
   const std::int64_t count = keys.count = round_up(keys.real, kScaleBlock);
-  k_s_.read(key0, count, dim_, keys.k_rows.data(), dim_);
-  v_p_.read(key0, count, dim_, keys.v_rows.data(), dim_);
+  k_s_.read_pieces(key0, count, keys.k_rows.data());
+  v_p_.read_pieces(key0, count, keys.v_rows.data());
   k_q_.read(key0, count, panel_dim_, s_.rows.data(), panel_dim_);
   keys.non_finite.clear();
   if (hides_keys(call_.problem.mask)) {
@@ -189,17 +189,23 @@ void BackwardUnit::read_keys(std::int64_t index, std::int64_t tile) {
 }
 
 void BackwardUnit::write_keys(Keys& keys) {
-  const auto write = [&](const Target& target, float* sums, KeyGradient which, float factor) {
+  const SumLayout layout = SumLayout::pieces(panel_dim_);
+  const auto write = [&](const Target& target, const float* sums, KeyGradient which, float factor) {
     if (target.data == nullptr) return;
-    const std::int64_t count = keys.real * panel_dim_;
-    if (call_.key_sums != nullptr) {
-      std::copy_n(
-          sums, count,
-          key_sums_at(call_, which, piece_.group, piece_.head_kv, sequence_.k_begin + keys.first));
-      return;
+    const bool shared = call_.key_sums != nullptr;
+    for (std::int64_t first = 0; first < keys.real; first += kScaleBlock) {
+      const std::int64_t row = keys.first + first;
+      const std::int64_t rows = std::min<std::int64_t>(kScaleBlock, keys.real - first);
+      float* const out =
+          shared ? key_sums_at(call_, which, piece_.group, piece_.head_kv, sequence_.k_begin + row)
+                 : s_.gradient.data();
+      for (std::int64_t i = 0; i < rows; ++i) {
+        scale_row(sums + layout.at(first + i), layout, shared ? 1.0f : factor, 1.0f, panel_dim_,
+                  out + i * panel_dim_);
+      }
+      if (shared) continue;
+      write_rows(target, {piece_.sequence, piece_.head_kv}, row, rows, out, panel_dim_);
     }
-    scale_values(sums, factor, count);
-    write_rows(target, {piece_.sequence, piece_.head_kv}, keys.first, keys.real, sums, panel_dim_);
   };
   write(call_.dk, keys.dk.data(), KeyGradient::kDk, dk_factor(call_, q_));
   write(call_.dv, keys.dv.data(), KeyGradient::kDv, dv_factor(q_));
@@ -235,14 +241,23 @@ void BackwardUnit::run_tile(std::int64_t index, std::int64_t h, std::int64_t row
   for (std::int64_t first = 0; first < keys.count; first += step) {
     const std::int64_t count = std::min(step, keys.count - first);
     make_scores(keys, first, count, h, row);
-    const std::int64_t to = first * kSpanQueries + span_row;
+    const std::int64_t to = kWeightsLayout.at(first, span_row);
     if (call_.dv.data != nullptr) round_p(count, at, s_.p.data() + to);
     if (call_.dk.data == nullptr && call_.dq.data == nullptr) continue;
     round_ds(keys, first, count, at, s_.ds.data() + to);
-    if (call_.dq.data == nullptr) continue;
-    kernel_.transpose_pairs(s_.ds_pairs.data(), 2 * kTileQueries,
-                            s_.ds_rows.data() + span_row * kBlockKeys + index * kTileKeys + first,
-                            kBlockKeys, count / 2, kTileQueries);
+    if (call_.dq.data != nullptr) transpose_ds(count, span_row, index * kTileKeys + first);
+  }
+}
+
+/// Pairs of `count` keys to rows of queries, from key `key` of the block on.
+void BackwardUnit::transpose_ds(std::int64_t count, std::int64_t span_row, std::int64_t key) {
+  for (std::int64_t pair = 0; pair < count / 2; pair += kTile) {
+    for (std::int64_t query = 0; query < kTileQueries; query += kTile) {
+      kernel_.transpose_pairs(s_.ds_pairs.data() + (pair * kTileQueries + query) * 2,
+                              2 * kTileQueries,
+                              s_.ds_rows.data() + kDsLayout.at(span_row + query, key + 2 * pair),
+                              kTileDepth, kTile, kTile);
+    }
   }
 }
 
@@ -250,16 +265,17 @@ void BackwardUnit::run_tile(std::int64_t index, std::int64_t h, std::int64_t row
 void BackwardUnit::make_scores(Keys& keys, std::int64_t first, std::int64_t count, std::int64_t h,
                                std::int64_t row) {
   const std::int64_t at = q_.at(h, row);
+  const LeftLayout layout = LeftLayout::pieces(round_up(dim_, kTileDepth));
   const auto transposed = [&](Buffer<std::uint16_t>& a, const std::uint16_t* columns, float* c) {
     kernel_.product({.m = count,
                      .n = kTileQueries,
                      .k = dim_,
-                     .a = a.data() + first * dim_,
-                     .a_row = dim_,
+                     .a = a.data() + layout.at(first),
+                     .a_layout = layout,
                      .b = columns + at * dim_,
                      .b_panel = dim_ * kPanel,
                      .c = c,
-                     .ldc = kTileQueries});
+                     .c_layout = SumLayout::rows(kTileQueries)});
   };
   transposed(keys.k_rows, q_.q_columns, s_.s.data());
   transposed(keys.v_rows, q_.dout_columns, s_.dp.data());
@@ -281,26 +297,27 @@ void BackwardUnit::make_scores(Keys& keys, std::int64_t first, std::int64_t coun
 void BackwardUnit::add_to_keys(Keys& keys, std::int64_t h, std::int64_t row) {
   const KeyRange span = within(keys.seen_by, row, kSpanQueries);
   if (span.empty()) return;
+  const SumLayout layout = SumLayout::pieces(panel_dim_);
   const auto add = [&](std::uint16_t* weights, const std::uint16_t* operand,
                        const std::vector<NonFinite>& non_finite, float* sums) {
     kernel_.product({.m = keys.count,
                      .n = panel_dim_,
                      .k = round_up(span.end, kTileQueries) - span.begin,
-                     .a = weights + span.begin,
-                     .a_row = kSpanQueries,
+                     .a = weights + kWeightsLayout.at(0, span.begin),
+                     .a_layout = kWeightsLayout,
                      .b = q_.over_rows(operand, h, row + span.begin),
                      .b_panel = q_.panel_elems(),
                      .c = sums,
-                     .ldc = panel_dim_,
+                     .c_layout = layout,
                      .accumulate = true});
     for (std::int64_t at = span.begin; at < span.end; at += kTileQueries) {
       non_finite[index_of(h, row + at)].add(
-          sums, panel_dim_, keys.count,
+          sums, layout, keys.count,
           [&](std::int64_t key, std::int64_t query) {
             return sees(row + at + query, keys.first + key);
           },
           [&](std::int64_t key, std::int64_t query) {
-            return mx::decode_bf16(weights[key * kSpanQueries + at + query]);
+            return mx::decode_bf16(weights[kWeightsLayout.at(key, at + query)]);
           });
     }
   };
@@ -324,26 +341,26 @@ void BackwardUnit::add_to_queries(std::int64_t first, std::int64_t tiles, std::i
                                   std::int64_t row, std::int64_t span_row) {
   const std::int64_t queries = std::min(kTileQueries, sequence_.seqlen_q - row);
   float* const dq = dq_at(h, row);
-  const std::uint16_t* const weights = s_.ds_rows.data() + span_row * kBlockKeys;
+  const std::uint16_t* const weights = s_.ds_rows.data() + kDsLayout.at(span_row);
   const std::int64_t keys = (tiles - 1) * kTileKeys + s_.keys[first + tiles - 1].count;
   kernel_.product({.m = queries,
                    .n = panel_dim_,
                    .k = keys,
-                   .a = weights + first * kTileKeys,
-                   .a_row = kBlockKeys,
+                   .a = weights + kDsLayout.at(0, first * kTileKeys),
+                   .a_layout = kDsLayout,
                    .b = s_.k_panels.data() + first * kTileKeys * kPanel,
                    .b_panel = kBlockKeys * kPanel,
                    .c = dq,
-                   .ldc = panel_dim_,
+                   .c_layout = SumLayout::rows(panel_dim_),
                    .accumulate = s_.has_dq[index_of(h, row)]});
   s_.has_dq[index_of(h, row)] = true;
   for (std::int64_t i = first; i < first + tiles; ++i) {
     const Keys& tile = s_.keys[i];
     tile.non_finite.add(
-        dq, panel_dim_, queries,
+        dq, SumLayout::rows(panel_dim_), queries,
         [&](std::int64_t query, std::int64_t key) { return sees(row + query, tile.first + key); },
         [&](std::int64_t query, std::int64_t key) {
-          return mx::decode_bf16(weights[query * kBlockKeys + i * kTileKeys + key]);
+          return mx::decode_bf16(weights[kDsLayout.at(query, i * kTileKeys + key)]);
         });
   }
 }
@@ -355,7 +372,7 @@ void BackwardUnit::round_p(std::int64_t count, std::int64_t at, std::uint16_t* o
                  .ld = kTileQueries,
                  .rounding = call_.arithmetic.bf16 ? Rounding::kBf16 : Rounding::kE4M3,
                  .out = out,
-                 .out_ld = kSpanQueries};
+                 .out_layout = kWeightsLayout};
   if (call_.arithmetic.bf16) {
     kernel_.round(tile);
   } else if (call_.arithmetic.hopper) {
@@ -374,7 +391,7 @@ void BackwardUnit::round_ds(Keys& keys, std::int64_t first, std::int64_t count, 
                        .values = s_.dp.data(),
                        .ld = kTileQueries,
                        .out = out,
-                       .out_ld = kSpanQueries,
+                       .out_layout = kWeightsLayout,
                        .pairs = s_.ds_pairs.data(),
                        .pair_ld = kTileQueries};
   if (call_.arithmetic.bf16) {

@@ -23,6 +23,9 @@ inline constexpr std::int64_t kSpanQueries = kSpanTiles * kTileQueries;
 /// Those that share a scale: so many in Hopper's recipe, kScaleBlock in the others.
 inline constexpr std::int64_t kPartKeys = DsRounding::kDqKeys;
 
+inline constexpr LeftLayout kWeightsLayout = LeftLayout::pieces(kSpanQueries);  // [kTileKeys, .]
+inline constexpr LeftLayout kDsLayout = LeftLayout::pieces(kBlockKeys);         // [kSpanQueries, .]
+
 /// What one thread works on: key tiles [tile_begin, tile_end) of one chunk of a (sequence, kv
 /// head), and some of its query heads.
 struct KeyPiece {
@@ -42,11 +45,11 @@ struct KeyPiece {
 struct BackwardScratch {
   /// A key tile: operands, sums, and how its dS is rounded.
   struct Keys {
-    std::int64_t first = 0;            ///< in its sequence
-    std::int64_t real = 0;             ///< keys that exist
-    std::int64_t count = 0;            ///< padded to whole scale blocks
-    attention::KeyRange seen_by = {};  ///< query rows, begin rounded down to whole tiles
-    Buffer<std::uint16_t> k_rows, v_rows;
+    std::int64_t first = 0;                ///< in its sequence
+    std::int64_t real = 0;                 ///< keys that exist
+    std::int64_t count = 0;                ///< padded to whole scale blocks
+    attention::KeyRange seen_by = {};      ///< query rows, begin rounded down to whole tiles
+    Buffer<std::uint16_t> k_rows, v_rows;  ///< tiles in pieces, as dk and dv
     Buffer<float> dk, dv;
     Buffer<int> exponent;
     int exponent_top = 0;
@@ -59,11 +62,12 @@ struct BackwardScratch {
   Keys keys[kBlockTiles];
   Buffer<std::uint16_t> k_panels;  ///< k = the block's keys
   Buffer<std::uint16_t> rows;      ///< before packing
-  Buffer<std::uint16_t> p, ds;     ///< of a key tile: P^T and dS^T [kTileKeys, kSpanQueries]
+  Buffer<std::uint16_t> p, ds;     ///< of a key tile: P^T and dS^T, kWeightsLayout
   Buffer<std::uint16_t> ds_pairs;  ///< of a part: [kPartKeys / 2][kTileQueries][2]
-  Buffer<std::uint16_t> ds_rows;   ///< dS [kSpanQueries, kBlockKeys]
+  Buffer<std::uint16_t> ds_rows;   ///< dS, kDsLayout
   Buffer<float> s, dp;             ///< of a part [kPartKeys, kTileQueries]
   Buffer<float> ones;
+  Buffer<float> gradient;  ///< rows of dK or dV [kScaleBlock, panel_dim]
   Buffer<std::int32_t> begin, end;
   std::vector<bool> has_dq;  ///< of each tile of queries: some key tile has added to it
 
@@ -87,6 +91,7 @@ class BackwardUnit {
   void write_keys(Keys& keys);
   void mask_keys(std::int64_t row, std::int64_t key0, std::int64_t keys);
   void run_tile(std::int64_t index, std::int64_t h, std::int64_t row, std::int64_t span_row);
+  void transpose_ds(std::int64_t count, std::int64_t span_row, std::int64_t key);
   void make_scores(Keys& keys, std::int64_t first, std::int64_t count, std::int64_t h,
                    std::int64_t row);
   void add_to_keys(Keys& keys, std::int64_t h, std::int64_t row);

@@ -27,20 +27,22 @@ struct Unit {
 };
 
 struct Scratch {
-  Buffer<std::uint16_t> q, p;
+  Buffer<std::uint16_t> q;
+  Buffer<std::byte> scores;                            ///< FP32, then P over them
   Buffer<std::uint16_t> key_rows, k_panels, v_panels;  ///< of keys, where they are not shared
-  Buffer<float> scores, o, max, true_max, sum, alpha, fold, undo;
+  Buffer<float> o, o_rows, max, true_max, sum, alpha, fold, undo;
   Buffer<std::int32_t> begin, end;
   KeyTile keys;
 
   void reserve(std::int64_t rows, std::int64_t dim, std::int64_t panel_dim) {
-    q.resize(rows * dim);
+    const std::int64_t padded = round_up(rows, kTile);
+    q.resize(padded * round_up(dim, kTileDepth));
     keys.k_panels = k_panels.reserve(kTileKeys * dim);
     keys.v_panels = v_panels.reserve(kTileKeys * panel_dim);
-    p.resize(kTileRows * kTileKeys);
-    scores.resize(kTileRows * kTileKeys);
-    o.resize(rows * panel_dim);
-    for (auto* values : {&max, &true_max, &sum}) values->resize(rows);
+    scores.resize(kTileRows * kTileKeys * std::int64_t{sizeof(float)});
+    o.resize(padded * panel_dim);
+    o_rows.resize(kScaleBlock * panel_dim);
+    for (auto* values : {&max, &true_max, &sum}) values->resize(padded);
     alpha.resize(kTileRows);
     fold.resize(kTileKeys);
     undo.resize(kTileKeys);
@@ -75,6 +77,7 @@ class ForwardUnit {
   void mask_rows(std::int64_t first, std::int64_t rows, std::int64_t key0, std::int64_t cols);
   void run_tile(const KeyTile& keys, std::int64_t first, std::int64_t key0, bool begins);
   void finish();
+  void finish_row(std::int64_t i, float* out);
 
   const ForwardCall& call_;
   const Unit& unit_;
@@ -96,11 +99,11 @@ class ForwardUnit {
 void ForwardUnit::run() {
   s_.reserve(unit_.rows, dim_, panel_dim_);
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-  std::fill_n(s_.max.data(), unit_.rows, kMinusInfinity);
-  std::fill_n(s_.true_max.data(), unit_.rows, kMinusInfinity);
-  std::fill_n(s_.sum.data(), unit_.rows, 0.0f);
-  std::fill_n(s_.o.data(), unit_.rows * panel_dim_, 0.0f);
-  q_.read(unit_.row, unit_.rows, dim_, s_.q.data(), dim_);
+  const std::int64_t padded = round_up(unit_.rows, kTile);
+  std::fill_n(s_.max.data(), padded, kMinusInfinity);
+  std::fill_n(s_.true_max.data(), padded, kMinusInfinity);
+  std::fill_n(s_.sum.data(), padded, 0.0f);
+  q_.read_pieces(unit_.row, unit_.rows, s_.q.data());
   const attention::Mask& mask = call_.problem.mask;
   const KeyRange seen =
       visible_span(mask, sequence_.seqlen_q, sequence_.seqlen_k, unit_.row, unit_.row + unit_.rows);
@@ -112,6 +115,7 @@ void ForwardUnit::run() {
       v_anchor_ = std::max(v_anchor_, packer_.v().exponent(j));
     }
   }
+  const Products products(kernel_);
   std::vector<bool> started(static_cast<std::size_t>(mx::ceil_div(unit_.rows, kTileRows)));
   for (std::int64_t key0 = seen.begin / kTileKeys * kTileKeys; key0 < seen.end; key0 += kTileKeys) {
     const KeyTile& keys = read_keys(key0);
@@ -175,20 +179,28 @@ void ForwardUnit::run_tile(const KeyTile& keys, std::int64_t first, std::int64_t
   const std::int64_t rows = std::min(kTileRows, unit_.rows - first);
   const std::int64_t cols = padded_keys(sequence_.seqlen_k, key0);
   mask_rows(first, rows, key0, cols);
+  const LeftLayout q_layout = LeftLayout::pieces(round_up(dim_, kTileDepth));
+  const LeftLayout p_layout = over_sums(cols);
+  const SumLayout s_layout = SumLayout::pieces(cols);
+  const SumLayout o_layout = SumLayout::pieces(panel_dim_);
+  auto* const scores = reinterpret_cast<float*>(s_.scores.data());
+  auto* const p = reinterpret_cast<std::uint16_t*>(s_.scores.data());
   kernel_.product({.m = rows,
                    .n = cols,
                    .k = dim_,
-                   .a = s_.q.data() + first * dim_,
-                   .a_row = dim_,
+                   .a = s_.q.data() + q_layout.at(first),
+                   .a_layout = q_layout,
                    .b = keys.k_panels,
                    .b_panel = dim_ * kPanel,
-                   .c = s_.scores.data(),
-                   .ldc = cols});
+                   .c = scores,
+                   .c_layout = s_layout});
   const Arithmetic& arithmetic = call_.arithmetic;
   kernel_.softmax({.rows = rows,
                    .cols = cols,
-                   .acc = s_.scores.data(),
-                   .p = s_.p.data(),
+                   .acc = scores,
+                   .acc_layout = s_layout,
+                   .p = p,
+                   .p_layout = p_layout,
                    .begin = s_.begin.data(),
                    .end = s_.end.data(),
                    .mult = mult_,
@@ -204,40 +216,57 @@ void ForwardUnit::run_tile(const KeyTile& keys, std::int64_t first, std::int64_t
   kernel_.product({.m = rows,
                    .n = panel_dim_,
                    .k = cols,
-                   .a = s_.p.data(),
-                   .a_row = cols,
+                   .a = p,
+                   .a_layout = p_layout,
                    .b = keys.v_panels,
                    .b_panel = cols * kPanel,
-                   .c = s_.o.data() + first * panel_dim_,
-                   .ldc = panel_dim_,
+                   .c = s_.o.data() + o_layout.at(first),
+                   .c_layout = o_layout,
                    .accumulate = !begins,
                    .alpha = s_.alpha.data()});
   keys.v_non_finite.add(
-      s_.o.data() + first * panel_dim_, panel_dim_, rows,
+      s_.o.data() + o_layout.at(first), o_layout, rows,
       [&](std::int64_t row, std::int64_t key) { return s_.begin[row] <= key && key < s_.end[row]; },
-      [&](std::int64_t row, std::int64_t key) { return mx::decode_bf16(s_.p[row * cols + key]); });
+      [&](std::int64_t row, std::int64_t key) {
+        return mx::decode_bf16(p[p_layout.at(row, key)]);
+      });
 }
 
 void ForwardUnit::finish() {
-  const int o_exponent = call_.arithmetic.leak_free ? 0 : packer_.v().anchor();
-  for (std::int64_t i = 0; i < unit_.rows; ++i) {
-    const std::int64_t row = unit_.row + i;
-    const KeyRange keys =
-        visible_keys(call_.problem.mask, sequence_.seqlen_q, sequence_.seqlen_k, row);
-    const bool none = keys.empty() || s_.sum[i] == 0;
-    float* o = s_.o.data() + i * panel_dim_;
+  for (std::int64_t first = 0; first < unit_.rows; first += kScaleBlock) {
+    const std::int64_t rows = std::min<std::int64_t>(kScaleBlock, unit_.rows - first);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      finish_row(first + i, s_.o_rows.data() + i * panel_dim_);
+    }
+    write_rows(call_.o, {unit_.sequence, unit_.head}, unit_.row + first, rows, s_.o_rows.data(),
+               panel_dim_);
+  }
+}
+
+/// LSE, and the row's sums divided by its own, which `out` takes.
+void ForwardUnit::finish_row(std::int64_t i, float* out) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  const std::int64_t row = unit_.row + i;
+  const KeyRange keys =
+      visible_keys(call_.problem.mask, sequence_.seqlen_q, sequence_.seqlen_k, row);
+  const bool none = keys.empty() || s_.sum[i] == 0;
+  float& lse = call_.lse.at(unit_.head, sequence_.o_begin + row);
+  if (none) {
+    std::fill_n(out, panel_dim_, 0.0f);
+    lse = kNone;
+  } else {
+    const int o_exponent = call_.arithmetic.leak_free ? 0 : packer_.v().anchor();
     const float inverse = 1.0f / s_.sum[i];
     const float factor = power_of_two(std::clamp(o_exponent, -126, 126));
-    for (std::int64_t c = 0; c < dim_; ++c) o[c] = none ? 0.0f : o[c] * inverse * factor;
-    const float safe_max = s_.max[i] == -std::numeric_limits<float>::infinity() ? 0 : s_.max[i];
+    const SumLayout layout = SumLayout::pieces(panel_dim_);
+    const float* const o = s_.o.data() + layout.at(i);
+    scale_row(o, layout, inverse, factor, panel_dim_, out);
+    const float safe_max = s_.max[i] == kNone ? 0 : s_.max[i];
     const float log2_sum = static_cast<float>(std::log2(static_cast<double>(s_.sum[i])));
-    const float lse = (log2_sum - (offset_ - safe_max)) * kLn2;
-    constexpr float kNone = -std::numeric_limits<float>::infinity();
-    call_.lse.at(unit_.head, sequence_.o_begin + row) = none ? kNone : lse;
-    if (call_.row_max.data == nullptr) continue;
-    call_.row_max.at(unit_.head, sequence_.o_begin + row) = none ? kNone : s_.true_max[i];
+    lse = (log2_sum - (offset_ - safe_max)) * kLn2;
   }
-  write_rows(call_.o, {unit_.sequence, unit_.head}, unit_.row, unit_.rows, s_.o.data(), panel_dim_);
+  if (call_.row_max.data == nullptr) return;
+  call_.row_max.at(unit_.head, sequence_.o_begin + row) = none ? kNone : s_.true_max[i];
 }
 
 /// Rows of a unit that packs its own keys: long units read keys less often, short ones keep all

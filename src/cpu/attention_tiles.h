@@ -24,6 +24,10 @@ inline float folded(float value, int exponent) {
   return std::isinf(result) && std::isfinite(value) ? std::copysign(FLT_MAX, value) : result;
 }
 
+/// A row of sums whose tiles lie in pieces: out = sums * a * b, rounded twice.
+void scale_row(const float* sums, const SumLayout& layout, float a, float b, std::int64_t cols,
+               float* out);
+
 /// `range` relative to `first`, clipped to [0, count).
 inline attention::KeyRange within(attention::KeyRange range, std::int64_t first,
                                   std::int64_t count) {

@@ -46,7 +46,7 @@ void DsRounding::round_squares(const Kernels& kernels, const RoundTile& tile,
   for (std::int64_t row = 0; row < tile.rows; row += kSquare) {
     for (std::int64_t col = 0; col < tile.cols; col += kSquare) {
       square.values = tile.values + row * tile.ld + col;
-      square.out = tile.out + row * tile.out_ld + col;
+      square.out = tile.out + tile.out_layout.at(row, col);
       square.pairs = tile.pairs + row * tile.pair_ld + col * 2;
       if (anchors) {
         square.row_fold = row_fold_.data() + row;
@@ -76,7 +76,7 @@ void DsRounding::round_warps(const Kernels& kernels, const RoundTile& tile, std:
   }
   for (std::int64_t row = 0; row < tile.rows; row += kWarpKeys) {
     warp.values = tile.values + row * tile.ld;
-    warp.out = tile.out + row * tile.out_ld;
+    warp.out = tile.out + tile.out_layout.at(row);
     const std::uint32_t amax = kernels.magnitude(warp);
     const std::uint8_t scale = scale_of(amax, rule);
     const bool nan = scale == mx::kE8M0Nan;

@@ -73,12 +73,12 @@ class SplitProduct {
                            .n = n_,
                            .k = count,
                            .a = left.data,
-                           .a_row = left.row_stride,
+                           .a_layout = left.layout,
                            .a_pair = left.pair_stride,
                            .b = panels,
                            .b_panel = count * kPanel,
                            .c = partial_.data() + (i * size_.m + row) * n_,
-                           .ldc = n_,
+                           .c_layout = SumLayout::rows(n_),
                            .accumulate = depth > i * step_});
       }
     }

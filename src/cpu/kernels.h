@@ -15,6 +15,8 @@ namespace mxfa::cpu {
 
 inline constexpr std::int64_t kPanel = 64;
 inline constexpr std::int64_t kSquare = 32;
+inline constexpr std::int64_t kTile = 16;       ///< rows of a tile, and columns of one of sums
+inline constexpr std::int64_t kTileDepth = 32;  ///< values along k in a tile of a left operand
 
 enum class Isa : std::uint8_t {
   kPortable,    ///< any machine; multiply and add, each rounded
@@ -23,17 +25,42 @@ enum class Isa : std::uint8_t {
   kAmxBf16,     ///< the same, products on AMX tiles
 };
 
+/// How a matrix lies in memory, by tiles of kTile rows and Width columns: in rows, or each tile in
+/// one piece, which caches and address checks like better than rows 256 bytes apart.
+template <std::int64_t Width>
+struct TileLayout {
+  std::int64_t row = 0;     ///< elements from row to row of a tile
+  std::int64_t down = 0;    ///< from a tile to the one below
+  std::int64_t across = 0;  ///< from a tile to the one beside
+
+  static constexpr TileLayout rows(std::int64_t ld) { return {ld, kTile * ld, Width}; }
+  /// Of a matrix whose `cols` are a multiple of Width, its rows padded to whole tiles.
+  static constexpr TileLayout pieces(std::int64_t cols) {
+    return {Width, kTile * cols, kTile * Width};
+  }
+  constexpr std::int64_t at(std::int64_t r, std::int64_t col = 0) const {
+    return r / kTile * down + r % kTile * row + col / Width * across + col % Width;
+  }
+};
+using LeftLayout = TileLayout<kTileDepth>;
+using SumLayout = TileLayout<kTile>;
+/// Of BF16 over the FP32 sums [m, cols] that it comes from, which lie in pieces: a tile takes the
+/// place of the first of two tiles of sums, each row that of its own sums. cols: whole panels.
+constexpr LeftLayout over_sums(std::int64_t cols) {
+  return {kTileDepth, kTile * cols * 2, kTile * kTile * 4};
+}
+
 struct PanelProduct {
   std::int64_t m = 0;
   std::int64_t n = 0;  ///< a multiple of kPanel
   std::int64_t k = 0;  ///< even
   const std::uint16_t* a = nullptr;
-  std::int64_t a_row = 0;   ///< elements from row to row
-  std::int64_t a_pair = 2;  ///< elements from one pair of k to the next
+  LeftLayout a_layout = {};
+  std::int64_t a_pair = 2;  ///< elements from one pair of k to the next within a tile
   const std::uint16_t* b = nullptr;
   std::int64_t b_panel = 0;  ///< elements from panel to panel
   float* c = nullptr;        ///< [m, n]
-  std::int64_t ldc = 0;
+  SumLayout c_layout = {};
   bool accumulate = false;       ///< c = c * alpha[row] + a b, else c = a b
   const float* alpha = nullptr;  ///< [m]; null: 1
 };
@@ -46,7 +73,9 @@ struct SoftmaxTile {
   std::int64_t rows = 0;
   std::int64_t cols = 0;       ///< a multiple of kPanel
   const float* acc = nullptr;  ///< [rows, cols], raw sums
-  std::uint16_t* p = nullptr;  ///< out: BF16 [rows, cols], 0 where masked
+  SumLayout acc_layout = {};
+  std::uint16_t* p = nullptr;  ///< out: BF16 [rows, cols], 0 where masked; may lie over acc (below)
+  LeftLayout p_layout = {};
   const std::int32_t* begin = nullptr;
   const std::int32_t* end = nullptr;
   float mult = 1;    ///< s = acc * mult, in log2 units
@@ -55,7 +84,7 @@ struct SoftmaxTile {
   const float* fold = nullptr;  ///< kE4M3 only: [cols], added to x; null: none
   const float* undo = nullptr;  ///< [cols], 2^-fold, for the row sum
   bool fold_in_max = false;     ///< leak-free: the maximum is that of s + fold; p stays folded
-  // State of each row.
+  // State of each row, padded to whole tiles.
   float* max = nullptr;       ///< what P is taken against
   float* true_max = nullptr;  ///< of s alone
   float* sum = nullptr;       ///< of un-rounded, un-folded P
@@ -93,8 +122,8 @@ struct RoundTile {
   float scale = 1;
   Rounding rounding = Rounding::kE4M3;
   bool saturates = true;         ///< kE4M3: whether v * row * col * inverse may lie beyond 448
-  std::uint16_t* out = nullptr;  ///< [rows, out_ld]; null: not wanted
-  std::int64_t out_ld = 0;
+  std::uint16_t* out = nullptr;  ///< [rows, cols]; null: not wanted
+  LeftLayout out_layout = {};
   std::uint16_t* pairs = nullptr;  ///< [rows / 2][pair_ld][2]; null: not wanted
   std::int64_t pair_ld = 0;
 };

@@ -27,8 +27,7 @@
 namespace mxfa::cpu::amx {
 namespace {
 
-constexpr std::int64_t kTile = 16;               ///< rows and columns of a tile of sums
-constexpr std::int64_t kDepth = 32;              ///< BF16 values along k in a tile of operands
+constexpr std::int64_t kDepth = kTileDepth;
 constexpr std::int64_t kMostRows = 96;           ///< that share a pass over B
 constexpr std::int64_t kMostDepth = 512;         ///< of what is packed on the stack
 constexpr std::int64_t kPairBytes = kPanel * 4;  ///< from one pair of k to the next in a panel
@@ -41,45 +40,46 @@ struct alignas(64) TileConfig {
 constexpr TileConfig kConfig;
 
 /// Rows of A whose values along k lie together.
-struct LeftRows {
+struct Left {
   const std::uint16_t* data;
-  std::int64_t ld;
+  LeftLayout layout;
 };
 
 /// `rows` rows from `row` on: where they lie, or, where pairs of k are apart, a copy.
-LeftRows left_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows,
-                   std::uint16_t* packed) {
-  if (g.a_pair == 2) return {g.a + row * g.a_row, g.a_row};
+Left left_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows, std::uint16_t* packed) {
+  if (g.a_pair == 2) return {g.a + g.a_layout.at(row), g.a_layout};
   avx512_kernels()->transpose_pairs(g.a + row * 2, g.a_pair, packed, g.k, g.k / 2, rows);
-  return {packed, g.k};
+  return {packed, LeftLayout::rows(g.k)};
 }
 
 void scale_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows) {
   for (std::int64_t r = row; r < row + rows; ++r) {
     if (g.alpha[r] == 1.0f) continue;
     const __m512 alpha = _mm512_set1_ps(g.alpha[r]);
-    float* const c = g.c + r * g.ldc;
-    for (std::int64_t col = 0; col < g.n; col += kTile) {
-      _mm512_storeu_ps(c + col, _mm512_mul_ps(_mm512_loadu_ps(c + col), alpha));
+    float* c = g.c + g.c_layout.at(r);
+    for (std::int64_t col = 0; col < g.n; col += kTile, c += g.c_layout.across) {
+      _mm512_storeu_ps(c, _mm512_mul_ps(_mm512_loadu_ps(c), alpha));
     }
   }
 }
 
 /// Sums of 32 (Two) or 16 rows x 32 columns in tiles 0 to 3.
 template <bool Two>
-void store_sums(float* c, std::int64_t ldc) {
-  _tile_stored(0, c, ldc * 4);
-  _tile_stored(1, c + kTile, ldc * 4);
-  if (Two) _tile_stored(2, c + kTile * ldc, ldc * 4);
-  if (Two) _tile_stored(3, c + kTile * ldc + kTile, ldc * 4);
+void store_sums(float* c, const SumLayout& layout) {
+  const std::int64_t bytes = layout.row * 4;
+  _tile_stored(0, c, bytes);
+  _tile_stored(1, c + layout.across, bytes);
+  if (Two) _tile_stored(2, c + layout.down, bytes);
+  if (Two) _tile_stored(3, c + layout.down + layout.across, bytes);
 }
 template <bool Two, bool Accumulate>
-void begin_sums(const float* c, std::int64_t ldc) {
+void begin_sums(const float* c, const SumLayout& layout) {
+  const std::int64_t bytes = layout.row * 4;
   if (Accumulate) {
-    _tile_loadd(0, c, ldc * 4);
-    _tile_loadd(1, c + kTile, ldc * 4);
-    if (Two) _tile_loadd(2, c + kTile * ldc, ldc * 4);
-    if (Two) _tile_loadd(3, c + kTile * ldc + kTile, ldc * 4);
+    _tile_loadd(0, c, bytes);
+    _tile_loadd(1, c + layout.across, bytes);
+    if (Two) _tile_loadd(2, c + layout.down, bytes);
+    if (Two) _tile_loadd(3, c + layout.down + layout.across, bytes);
   } else {
     _tile_zero(0);
     _tile_zero(1);
@@ -93,22 +93,22 @@ struct Operands {
   const std::uint16_t* a;
   const std::uint16_t* b;
 };
-void load_operands(Operands from, std::int64_t a_ld) {
-  _tile_loadd(4, from.a, a_ld * 2);
+void load_operands(Operands from, const LeftLayout& left) {
+  _tile_loadd(4, from.a, left.row * 2);
   _tile_loadd(6, from.b, kPairBytes);
   _tile_loadd(7, from.b + kTile * 2, kPairBytes);
-  _tile_loadd(5, from.a + kTile * a_ld, a_ld * 2);
+  _tile_loadd(5, from.a + left.down, left.row * 2);
 }
 /// Each operand makes room for the next step's as soon as it was read.
-void multiply_and_load(Operands next, std::int64_t a_ld) {
+void multiply_and_load(Operands next, const LeftLayout& left) {
   _tile_dpbf16ps(0, 4, 6);
   _tile_dpbf16ps(1, 4, 7);
-  _tile_loadd(4, next.a, a_ld * 2);
+  _tile_loadd(4, next.a, left.row * 2);
   _tile_dpbf16ps(2, 5, 6);
   _tile_loadd(6, next.b, kPairBytes);
   _tile_dpbf16ps(3, 5, 7);
   _tile_loadd(7, next.b + kTile * 2, kPairBytes);
-  _tile_loadd(5, next.a + kTile * a_ld, a_ld * 2);
+  _tile_loadd(5, next.a + left.down, left.row * 2);
 }
 void multiply_last() {
   _tile_dpbf16ps(0, 4, 6);
@@ -121,60 +121,64 @@ void multiply_last() {
 /// columns of B after the other pass by. No step waits for its operands: they were asked for during
 /// the step before, also where that was another square's.
 template <bool Accumulate>
-void multiply_squares(const PanelProduct& g, std::int64_t row, std::int64_t down, LeftRows left) {
+void multiply_squares(const PanelProduct& g, std::int64_t row, std::int64_t down, Left left) {
   constexpr std::int64_t kStepB = kDepth / 2 * kPanel * 2;
   const std::int64_t across = g.n / (2 * kTile), steps = g.k / kDepth;
   const auto operands = [&](std::int64_t r, std::int64_t col) {
-    return Operands{left.data + r * 2 * kTile * left.ld,
+    return Operands{left.data + r * 2 * left.layout.down,
                     g.b + col / kPanel * g.b_panel + col % kPanel * 2};
   };
   Operands at = operands(0, 0);
-  load_operands(at, left.ld);
+  load_operands(at, left.layout);
   for (std::int64_t i = 0; i < across * down; ++i) {
     const std::int64_t r = i % down, col = i / down * 2 * kTile;
-    float* const c = g.c + (row + r * 2 * kTile) * g.ldc + col;
-    begin_sums<true, Accumulate>(c, g.ldc);
+    float* const c = g.c + g.c_layout.at(row + r * 2 * kTile, col);
+    begin_sums<true, Accumulate>(c, g.c_layout);
     for (std::int64_t step = 1; step < steps; ++step) {
-      at = {at.a + kDepth, at.b + kStepB};
-      multiply_and_load(at, left.ld);
+      at = {at.a + left.layout.across, at.b + kStepB};
+      multiply_and_load(at, left.layout);
     }
     if (i + 1 < across * down) {
       at = operands((i + 1) % down, (i + 1) / down * 2 * kTile);
-      multiply_and_load(at, left.ld);
+      multiply_and_load(at, left.layout);
     } else {
       multiply_last();
     }
-    store_sums<true>(c, g.ldc);
+    store_sums<true>(c, g.c_layout);
   }
 }
 
 /// The last 16 rows of an odd number of tiles.
 template <bool Accumulate>
-void multiply_half(const PanelProduct& g, std::int64_t row, LeftRows left) {
+void multiply_half(const PanelProduct& g, std::int64_t row, Left left) {
+  const std::int64_t steps = g.k / kDepth;
   for (std::int64_t col = 0; col < g.n; col += 2 * kTile) {
-    float* const c = g.c + row * g.ldc + col;
+    float* const c = g.c + g.c_layout.at(row, col);
+    const std::uint16_t* a = left.data;
     const std::uint16_t* b = g.b + col / kPanel * g.b_panel + col % kPanel * 2;
-    begin_sums<false, Accumulate>(c, g.ldc);
-    for (std::int64_t k = 0; k < g.k; k += kDepth, b += kDepth / 2 * kPanel * 2) {
-      _tile_loadd(4, left.data + k, left.ld * 2);
+    begin_sums<false, Accumulate>(c, g.c_layout);
+    for (std::int64_t step = 0; step < steps; ++step) {
+      _tile_loadd(4, a, left.layout.row * 2);
       _tile_loadd(6, b, kPairBytes);
       _tile_dpbf16ps(0, 4, 6);
       _tile_loadd(7, b + kTile * 2, kPairBytes);
       _tile_dpbf16ps(1, 4, 7);
+      a += left.layout.across;
+      b += kDepth / 2 * kPanel * 2;
     }
-    store_sums<false>(c, g.ldc);
+    store_sums<false>(c, g.c_layout);
   }
 }
 
 template <bool Accumulate>
 void multiply_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows,
                    std::uint16_t* packed) {
-  const LeftRows left = left_rows(g, row, rows, packed);
+  const Left left = left_rows(g, row, rows, packed);
   if (Accumulate && g.alpha != nullptr) scale_rows(g, row, rows);
   const std::int64_t down = rows / (2 * kTile), whole = down * 2 * kTile;
   if (down > 0) multiply_squares<Accumulate>(g, row, down, left);
   if (whole < rows) {
-    multiply_half<Accumulate>(g, row + whole, {left.data + whole * left.ld, left.ld});
+    multiply_half<Accumulate>(g, row + whole, {left.data + left.layout.at(whole), left.layout});
   }
 }
 
@@ -215,20 +219,20 @@ void multiply_tail(const PanelProduct& g, std::int64_t first) {
       const std::int64_t count = std::min(kMostRows, g.m - row);
       std::fill_n(a, count * kDepth, std::uint16_t{0});
       for (std::int64_t r = 0; r < count; ++r) {
+        const std::uint16_t* const values = g.a + g.a_layout.at(row + r, first);
         for (std::int64_t p = 0; p < pairs; ++p) {
-          std::copy_n(g.a + (row + r) * g.a_row + (first / 2 + p) * g.a_pair, 2,
-                      a + r * kDepth + 2 * p);
+          std::copy_n(values + p * g.a_pair, 2, a + r * kDepth + 2 * p);
         }
       }
       multiply({.m = count,
                 .n = kPanel,
                 .k = kDepth,
                 .a = a,
-                .a_row = kDepth,
+                .a_layout = LeftLayout::rows(kDepth),
                 .b = b,
                 .b_panel = kDepth * kPanel,
-                .c = g.c + row * g.ldc + panel * kPanel,
-                .ldc = g.ldc,
+                .c = g.c + g.c_layout.at(row, panel * kPanel),
+                .c_layout = g.c_layout,
                 .accumulate = g.accumulate || !alone,
                 .alpha = alone && g.alpha != nullptr ? g.alpha + row : nullptr});
     }
@@ -254,8 +258,8 @@ void product(const PanelProduct& g) {
   if (rows == g.m) return;
   PanelProduct rest = g;
   rest.m = g.m - rows;
-  rest.a += rows * g.a_row;
-  rest.c += rows * g.ldc;
+  rest.a += g.a_layout.at(rows);
+  rest.c += g.c_layout.at(rows);
   if (g.alpha != nullptr) rest.alpha += rows;
   plain(rest);
 }
@@ -274,8 +278,8 @@ bool amx_usable() {
   static const bool usable = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-    constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
-    if ((d & kBf16) == 0 || (d & kTile) == 0) return false;
+    constexpr unsigned kBf16 = 1u << 22, kAmxTile = 1u << 24;
+    if ((d & kBf16) == 0 || (d & kAmxTile) == 0) return false;
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   }();

@@ -31,38 +31,40 @@ namespace {
 /// R rows of one panel: 4 R sums, 4 vectors of B and one of A live in registers.
 template <int R>
 MXFA_CPU_INLINE void micro_product(const PanelProduct& g, std::int64_t row, std::int64_t panel) {
-  const std::uint16_t* a = g.a + row * g.a_row;
+  const std::uint16_t* a[R];
   const std::uint16_t* b = g.b + panel * g.b_panel;
   __m512 sums[R][4];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
+    a[r] = g.a + g.a_layout.at(row + r);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) sums[r][i] = _mm512_setzero_ps();
   }
-  for (std::int64_t pair = 0; pair < g.k / 2; ++pair) {
-    __m512bh columns[4];
+  for (std::int64_t first = 0; first < g.k; first += kTileDepth) {
+    const std::int64_t end = g.k - first < kTileDepth ? g.k - first : kTileDepth;
+    std::int64_t at = first / kTileDepth * g.a_layout.across;
+    for (std::int64_t k = 0; k < end; k += 2, at += g.a_pair, b += kPanel * 2) {
+      __m512bh columns[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      columns[i] = (__m512bh)_mm512_loadu_si512(b + pair * kPanel * 2 + i * kV * 2);
-    }
+      for (int i = 0; i < 4; ++i) columns[i] = (__m512bh)_mm512_loadu_si512(b + i * kV * 2);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      std::int32_t both;
-      __builtin_memcpy(&both, a + r * g.a_row + pair * g.a_pair, 4);
-      const __m512bh value = (__m512bh)_mm512_set1_epi32(both);
+      for (int r = 0; r < R; ++r) {
+        std::int32_t both;
+        __builtin_memcpy(&both, a[r] + at, 4);
+        const __m512bh value = (__m512bh)_mm512_set1_epi32(both);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) sums[r][i] = _mm512_dpbf16_ps(sums[r][i], value, columns[i]);
+        for (int i = 0; i < 4; ++i) sums[r][i] = _mm512_dpbf16_ps(sums[r][i], value, columns[i]);
+      }
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-    float* c = g.c + (row + r) * g.ldc + panel * kPanel;
     const __m512 alpha = _mm512_set1_ps(g.alpha != nullptr ? g.alpha[row + r] : 1.0f);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m512 old = g.accumulate ? _mm512_loadu_ps(c + i * kV) : _mm512_setzero_ps();
-      _mm512_storeu_ps(c + i * kV,
-                       g.accumulate ? _mm512_fmadd_ps(old, alpha, sums[r][i]) : sums[r][i]);
+      float* c = g.c + g.c_layout.at(row + r, panel * kPanel + i * kV);
+      const __m512 old = g.accumulate ? _mm512_loadu_ps(c) : _mm512_setzero_ps();
+      _mm512_storeu_ps(c, g.accumulate ? _mm512_fmadd_ps(old, alpha, sums[r][i]) : sums[r][i]);
     }
   }
 }

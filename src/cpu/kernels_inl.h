@@ -2,10 +2,10 @@
 // each instruction set, inside its namespace.
 
 #if !defined(MXFA_CPU_AVX512)
-/// R rows of 2 vectors of columns.
+/// R rows of a tile, 2 vectors of columns.
 template <int R>
 MXFA_CPU_INLINE void micro_product(const PanelProduct& g, std::int64_t row, std::int64_t col) {
-  const std::uint16_t* a = g.a + row * g.a_row;
+  const std::uint16_t* a = g.a + g.a_layout.at(row);
   const std::uint16_t* b = g.b + col / kPanel * g.b_panel + col % kPanel * 2;
   VF sums[R][2] = {};
   for (std::int64_t pair = 0; pair < g.k / 2; ++pair) {
@@ -15,9 +15,11 @@ MXFA_CPU_INLINE void micro_product(const PanelProduct& g, std::int64_t row, std:
       even[i] = floats(both << 16);
       odd[i] = floats(both & 0xFFFF0000u);
     }
+    constexpr std::int64_t kPairs = kTileDepth / 2;
+    const std::int64_t at = pair / kPairs * g.a_layout.across + pair % kPairs * g.a_pair;
     for (int r = 0; r < R; ++r) {
       std::uint32_t both;
-      __builtin_memcpy(&both, a + r * g.a_row + pair * g.a_pair, 4);
+      __builtin_memcpy(&both, a + r * g.a_layout.row + at, 4);
       const VF a_even = floats(splat_u(both << 16));
       const VF a_odd = floats(splat_u(both & 0xFFFF0000u));
       for (int i = 0; i < 2; ++i) {
@@ -28,14 +30,14 @@ MXFA_CPU_INLINE void micro_product(const PanelProduct& g, std::int64_t row, std:
   for (int r = 0; r < R; ++r) {
     const VF alpha = splat(g.alpha != nullptr ? g.alpha[row + r] : 1.0f);
     for (int i = 0; i < 2; ++i) {
-      float* c = g.c + (row + r) * g.ldc + col + i * kV;
+      float* c = g.c + g.c_layout.at(row + r, col + i * kV);
       store(c, g.accumulate ? fma(load<VF>(c), alpha, sums[r][i]) : sums[r][i]);
     }
   }
 }
 
 void product(const PanelProduct& g) {
-  constexpr int kRows = 4;
+  constexpr int kRows = 4;  // of one tile, since they divide it
   for (std::int64_t col = 0; col < g.n; col += 2 * kV) {
     std::int64_t row = 0;
     for (; row + kRows <= g.m; row += kRows) micro_product<kRows>(g, row, col);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention/mask.h"
+#include "cpu/kernels.h"
 
 /// NaN and infinity in the operand of a masked product.
 namespace mxfa::cpu {
@@ -19,13 +20,13 @@ class NonFinite {
   void take(std::uint16_t* rows, std::int64_t tokens, std::int64_t cols, std::int64_t ld);
 
   /// c[row, column] += weight(row, token) * value for each value taken and each of `rows` rows that
-  /// sees(row, token). `c` [rows, ldc].
+  /// sees(row, token).
   template <class Sees, class Weight>
-  void add(float* c, std::int64_t ldc, std::int64_t rows, Sees sees, Weight weight) const {
+  void add(float* c, const SumLayout& layout, std::int64_t rows, Sees sees, Weight weight) const {
     for (const Value& value : values_) {
       for (std::int64_t row = 0; row < rows; ++row) {
         if (!sees(row, value.token)) continue;
-        c[row * ldc + value.column] += weight(row, value.token) * value.value;
+        c[layout.at(row, value.column)] += weight(row, value.token) * value.value;
       }
     }
   }

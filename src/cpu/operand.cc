@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/units.h"
 #include "mx/bits.h"
 #include "mx/convert.h"
 #include "mx/e8m0.h"
@@ -82,26 +83,38 @@ const float* HeadRows::factors(std::int64_t row, int anchor) {
 
 void HeadRows::read(std::int64_t row, std::int64_t rows, std::int64_t cols, std::uint16_t* out,
                     std::int64_t ld) {
+  for (std::int64_t r = 0; r < rows; ++r) read_row(row + r, cols, out + r * ld);
+}
+
+void HeadRows::read_row(std::int64_t token, std::int64_t cols, std::uint16_t* out) {
   const Kernels& kernel = kernels();
   const std::int64_t dim = operand_.head_dim;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    std::uint16_t* to = out + r * ld;
-    const std::int64_t token = row + r;
-    std::int64_t filled = 0;
-    if (token < seqlen_) {
-      filled = dim;
-      const std::int64_t at = element(token);
-      prefetch(token + kRowsAhead);
-      if (operand_.dtype == DType::kE4M3) {
-        kernel.decode_e4m3(static_cast<const std::uint8_t*>(operand_.data) + at,
-                           factors(token, anchor_), to, dim);
-      } else if (operand_.dtype == DType::kBF16) {
-        std::copy_n(static_cast<const std::uint16_t*>(operand_.data) + at, dim, to);
-      } else {
-        kernel.round_bf16(static_cast<const float*>(operand_.data) + at, to, dim);
-      }
+  std::int64_t filled = 0;
+  if (token < seqlen_) {
+    filled = dim;
+    const std::int64_t at = element(token);
+    prefetch(token + kRowsAhead);
+    if (operand_.dtype == DType::kE4M3) {
+      kernel.decode_e4m3(static_cast<const std::uint8_t*>(operand_.data) + at,
+                         factors(token, anchor_), out, dim);
+    } else if (operand_.dtype == DType::kBF16) {
+      std::copy_n(static_cast<const std::uint16_t*>(operand_.data) + at, dim, out);
+    } else {
+      kernel.round_bf16(static_cast<const float*>(operand_.data) + at, out, dim);
     }
-    std::fill(to + filled, to + cols, std::uint16_t{0});
+  }
+  std::fill(out + filled, out + cols, std::uint16_t{0});
+}
+
+void HeadRows::read_pieces(std::int64_t row, std::int64_t rows, std::uint16_t* out) {
+  const std::int64_t cols = round_up(operand_.head_dim, kTileDepth);
+  const LeftLayout layout = LeftLayout::pieces(cols);
+  Buffer<std::uint16_t> plain(cols);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    read_row(row + r, cols, plain.data());
+    for (std::int64_t c = 0; c < cols; c += kTileDepth) {
+      std::copy_n(plain.data() + c, kTileDepth, out + layout.at(r, c));
+    }
   }
 }
 

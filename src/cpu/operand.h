@@ -51,6 +51,8 @@ class HeadRows {
   /// `cols` and rows past the sequence are 0.
   void read(std::int64_t row, std::int64_t rows, std::int64_t cols, std::uint16_t* out,
             std::int64_t ld);
+  /// The same of head_dim columns, padded to kTileDepth, as tiles in pieces.
+  void read_pieces(std::int64_t row, std::int64_t rows, std::uint16_t* out);
   /// Payload alone, of scales uniform along head_dim that are at least 2^min_exponent: smaller ones
   /// are raised and their payload is rounded again.
   void read_payload(std::int64_t row, std::int64_t rows, std::int64_t cols, int min_exponent,
@@ -61,6 +63,7 @@ class HeadRows {
 
  private:
   std::int64_t element(std::int64_t row) const;
+  void read_row(std::int64_t token, std::int64_t cols, std::uint16_t* out);
   void prefetch(std::int64_t row) const;
   std::uint8_t scale(std::int64_t row, std::int64_t col) const;
   /// Factors of a row's columns; kept while the scale row stays the same.

@@ -11,7 +11,7 @@ LeftBlock read_left(const MatrixReader& a, Part rows, Part depths, GemmScratch& 
   std::uint16_t* const plain = scratch.plain.reserve(rows.count * depths.count);
   if (!a.transposed()) {
     a.read({rows.first, rows.count, depths.first, depths.count}, plain, depths.count);
-    return {plain, depths.count, 2};
+    return {plain, LeftLayout::rows(depths.count), 2};
   }
   std::uint16_t* const packed = scratch.packed.reserve(rows.count * depths.count);
   a.read({depths.first, depths.count, rows.first, rows.count}, plain, rows.count);
@@ -19,7 +19,9 @@ LeftBlock read_left(const MatrixReader& a, Part rows, Part depths, GemmScratch& 
     const std::uint16_t* even = plain + k * rows.count;
     kernels().interleave(even, even + rows.count, packed + k * rows.count, rows.count);
   }
-  return {packed, 2, 2 * rows.count};
+  // Pairs of a row lie apart, and those of adjacent rows together.
+  const std::int64_t pair = 2 * rows.count;
+  return {packed, {2, 2 * kTile, kTileDepth / 2 * pair}, pair};
 }
 
 void read_right(const MatrixReader& b, Part depths, Part cols, Buffer<std::uint16_t>& plain,
@@ -64,12 +66,12 @@ void PackedRight::multiply(const MatrixReader& a, Part rows, GemmScratch& scratc
                        .n = n_,
                        .k = count,
                        .a = left.data,
-                       .a_row = left.row_stride,
+                       .a_layout = left.layout,
                        .a_pair = left.pair_stride,
                        .b = panels_.data() + depth * n_,
                        .b_panel = count * kPanel,
                        .c = sums,
-                       .ldc = n_,
+                       .c_layout = SumLayout::rows(n_),
                        .accumulate = depth > 0});
   }
 }

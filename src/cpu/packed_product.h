@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cpu/kernels.h"
 #include "cpu/matrix_reader.h"
 #include "cpu/units.h"
 
@@ -19,7 +20,7 @@ struct GemmScratch {
 /// A block of op(a) as a product's left operand, in scratch.
 struct LeftBlock {
   const std::uint16_t* data;
-  std::int64_t row_stride;
+  LeftLayout layout;
   std::int64_t pair_stride;
 };
 /// Part [first, first + count) of one dimension.

@@ -1,22 +1,24 @@
 // Softmax of a tile of scores, forward and backward; included by kernels_inl.h. Columns are taken
-// kGroup vectors at a time, which kPanel is a multiple of.
+// kGroup vectors at a time, which kPanel is a multiple of; where they are several, each is the row
+// of a tile of sums.
 
-/// Largest raw sum of a row, and in leak-free form its largest folded score.
+/// Largest raw sums of a row's lanes, and in leak-free form largest folded scores.
 struct RowTop {
-  float value;
-  float folded;
+  VF value;
+  VF folded;
 };
 template <bool Masked, bool LeakFree>
 MXFA_CPU_INLINE RowTop row_top(const SoftmaxTile& t, std::int64_t row) {
-  const float* acc = t.acc + row * t.cols;
+  const float* acc = t.acc + t.acc_layout.at(row);
   const auto cols = static_cast<std::int32_t>(t.cols);
   const VF mult = splat(t.mult), lowest = splat(-__builtin_inff());
   VF top[kGroup], folded_top[kGroup];
   MXFA_CPU_EACH(i, kGroup) top[i] = folded_top[i] = lowest;
   for (std::int32_t j = 0; j < cols; j += kGroup * kV) {
+    const float* const at = acc + t.acc_layout.at(0, j);
     MXFA_CPU_EACH(i, kGroup) {
       const std::int32_t col = j + i * kV;
-      VF value = load<VF>(acc + col);
+      VF value = load<VF>(at + i * t.acc_layout.across);
       VF folded = LeakFree ? fma(value, mult, load<VF>(t.fold + col)) : value;
       if constexpr (Masked) {
         const VI visible = lanes_within(col, t.begin[row], t.end[row]);
@@ -31,26 +33,29 @@ MXFA_CPU_INLINE RowTop row_top(const SoftmaxTile& t, std::int64_t row) {
     top[0] = max(top[0], top[i]);
     if (LeakFree) folded_top[0] = max(folded_top[0], folded_top[i]);
   }
-  return {reduce_max(top[0]), LeakFree ? reduce_max(folded_top[0]) : 0.0f};
+  return {top[0], folded_top[0]};
 }
 
-/// P and its sum.
+/// P; returns the lanes of its sum.
 template <Rounding To, bool Masked, bool Fold, bool LeakFree>
-MXFA_CPU_INLINE float row_weights(const SoftmaxTile& t, std::int64_t row, float exponent) {
-  const float* acc = t.acc + row * t.cols;
-  std::uint16_t* p = t.p + row * t.cols;
+MXFA_CPU_INLINE VF row_weights(const SoftmaxTile& t, std::int64_t row, float exponent) {
+  const float* acc = t.acc + t.acc_layout.at(row);
+  std::uint16_t* p = t.p + t.p_layout.at(row);
   const float *const folds = t.fold, *const undos = t.undo;
   const auto cols = static_cast<std::int32_t>(t.cols);
   const VF mult = splat(t.mult), base = splat(exponent);
   VF sum = splat(0.0f);
   for (std::int32_t j = 0; j < cols; j += kGroup * kV) {
+    const float* const from = acc + t.acc_layout.at(0, j);
+    std::uint16_t* const to = p + t.p_layout.at(0, j);
     VF x[kGroup];
     MXFA_CPU_EACH(i, kGroup) {
       const std::int32_t col = j + i * kV;
+      const VF value = load<VF>(from + i * t.acc_layout.across);
       if constexpr (LeakFree) {
-        x[i] = fma(load<VF>(acc + col), mult, load<VF>(folds + col)) + base;
+        x[i] = fma(value, mult, load<VF>(folds + col)) + base;
       } else {
-        x[i] = fma(load<VF>(acc + col), mult, Fold ? base + load<VF>(folds + col) : base);
+        x[i] = fma(value, mult, Fold ? base + load<VF>(folds + col) : base);
       }
     }
     exp2_group<false>(x);
@@ -68,50 +73,85 @@ MXFA_CPU_INLINE float row_weights(const SoftmaxTile& t, std::int64_t row, float 
         MXFA_CPU_EACH(i, kGroup) x[i] = x[i] * load<VF>(undos + j + i * kV);
       }
     }
-    store_upper_halves(p + j, x);
+    constexpr int kPieces = kGroup > 1 ? 2 : 1;  // vectors of a tile's row
+    MXFA_CPU_EACH(i, kGroup / kPieces) {
+      VF piece[kPieces];
+      MXFA_CPU_EACH(n, kPieces) piece[n] = x[i * kPieces + n];
+      store_upper_halves(to + i * t.p_layout.across, piece);
+    }
   }
-  return reduce_add(sum);
+  return sum;
 }
 
-template <Rounding To, bool Masked, bool Fold, bool LeakFree>
-MXFA_CPU_INLINE void softmax_row(const SoftmaxTile& t, std::int64_t row) {
-  constexpr float kMinusInfinity = -__builtin_inff();
-  const RowTop top = row_top<Masked, LeakFree>(t, row);
-  // mult > 0 and rounding is monotonic: the largest product is the product of the largest.
-  const float tile_score = top.value == kMinusInfinity ? top.value : top.value * t.mult;
-  if (tile_score > t.true_max[row]) t.true_max[row] = tile_score;
-  const float candidate = LeakFree ? top.folded : tile_score;
-  const float old_max = t.max[row];
-  const float new_max = candidate > old_max ? candidate : old_max;
-  t.max[row] = new_max;
-  const float safe_max = new_max == kMinusInfinity ? 0.0f : new_max;
-  float alpha = 1.0f;  // exp2(0) is exactly 1: most rows keep their maximum
-  if (new_max != old_max) alpha = exp2_vector(splat(old_max - safe_max))[0];
-  const float sum = row_weights<To, Masked, Fold, LeakFree>(t, row, t.offset - safe_max);
-  t.sum[row] = __builtin_fmaf(t.sum[row], alpha, sum);
-  t.alpha[row] = alpha;
+/// What the rows of a tile take P against: maxima, and by how much older sums shrink.
+template <bool LeakFree>
+MXFA_CPU_INLINE void update_maxima(const SoftmaxTile& t, std::int64_t first, const float* top,
+                                   const float* folded_top, float* exponent) {
+  const VF lowest = splat(-__builtin_inff());
+  for (std::int64_t i = 0; i < kTile; i += kV) {
+    const VF value = load<VF>(top + i);
+    // mult > 0 and rounding is monotonic: the largest product is the product of the largest.
+    const VF tile_score = select((VI)(value == lowest), value, value * splat(t.mult));
+    store(t.true_max + first + i, max(tile_score, load<VF>(t.true_max + first + i)));
+    const VF old_max = load<VF>(t.max + first + i);
+    const VF new_max = max(LeakFree ? load<VF>(folded_top + i) : tile_score, old_max);
+    store(t.max + first + i, new_max);
+    const VF safe_max = select((VI)(new_max == lowest), splat(0.0f), new_max);
+    const VF alpha = exp2_vector(old_max - safe_max);
+    store(t.alpha + first + i, select((VI)(new_max == old_max), splat(1.0f), alpha));
+    store(exponent + i, splat(t.offset) - safe_max);
+  }
+}
+
+/// Rows of a tile together, so that their lanes are folded and their maxima updated side by side.
+template <Rounding To, bool Fold, bool LeakFree>
+MXFA_CPU_INLINE void softmax_rows(const SoftmaxTile& t, std::int64_t first) {
+  const int rows = static_cast<int>(t.rows - first < kTile ? t.rows - first : kTile);
+  const auto all_visible = [&](int i) {
+    return t.begin[first + i] <= 0 && t.end[first + i] >= t.cols;
+  };
+  alignas(64) float top[kTile], folded_top[kTile], exponent[kTile], sum[kTile];
+  VF tops[kTile], folded_tops[kTile], sums[kTile];
+  for (int i = 0; i < kTile; ++i) {
+    tops[i] = folded_tops[i] = splat(-__builtin_inff());
+    sums[i] = splat(0.0f);
+  }
+  for (int i = 0; i < rows; ++i) {
+    const RowTop of_row = all_visible(i) ? row_top<false, LeakFree>(t, first + i)
+                                         : row_top<true, LeakFree>(t, first + i);
+    tops[i] = of_row.value;
+    if (LeakFree) folded_tops[i] = of_row.folded;
+  }
+  max_of_each(tops, top);
+  if (LeakFree) max_of_each(folded_tops, folded_top);
+  update_maxima<LeakFree>(t, first, top, folded_top, exponent);
+  for (int i = 0; i < rows; ++i) {
+    sums[i] = all_visible(i) ? row_weights<To, false, Fold, LeakFree>(t, first + i, exponent[i])
+                             : row_weights<To, true, Fold, LeakFree>(t, first + i, exponent[i]);
+  }
+  add_of_each(sums, sum);
+  for (std::int64_t i = 0; i < kTile; i += kV) {
+    const VF old_sum = load<VF>(t.sum + first + i), alpha = load<VF>(t.alpha + first + i);
+    store(t.sum + first + i, fma(old_sum, alpha, load<VF>(sum + i)));
+  }
 }
 
 template <Rounding To, bool Fold, bool LeakFree>
-MXFA_CPU_INLINE void softmax_rows(const SoftmaxTile& t) {
-  for (std::int64_t row = 0; row < t.rows; ++row) {
-    if (t.begin[row] <= 0 && t.end[row] >= t.cols) {
-      softmax_row<To, false, Fold, LeakFree>(t, row);
-    } else {
-      softmax_row<To, true, Fold, LeakFree>(t, row);
-    }
+MXFA_CPU_INLINE void softmax_tiles(const SoftmaxTile& t) {
+  for (std::int64_t first = 0; first < t.rows; first += kTile) {
+    softmax_rows<To, Fold, LeakFree>(t, first);
   }
 }
 
 void softmax(const SoftmaxTile& t) {
   if (t.rounding == Rounding::kBf16) {
-    softmax_rows<Rounding::kBf16, false, false>(t);
+    softmax_tiles<Rounding::kBf16, false, false>(t);
   } else if (t.fold_in_max) {
-    softmax_rows<Rounding::kE4M3, true, true>(t);
+    softmax_tiles<Rounding::kE4M3, true, true>(t);
   } else if (t.fold != nullptr) {
-    softmax_rows<Rounding::kE4M3, true, false>(t);
+    softmax_tiles<Rounding::kE4M3, true, false>(t);
   } else {
-    softmax_rows<Rounding::kE4M3, false, false>(t);
+    softmax_tiles<Rounding::kE4M3, false, false>(t);
   }
 }
 

@@ -220,17 +220,23 @@ MXFA_CPU_INLINE VF exp2_vector(VF x) {
   return group[0];
 }
 
+inline constexpr std::uint32_t kLeastNormal = 121u
+                                              << 23;  // bits of E4M3's least normal number, 2^-6
 /// The nearest E4M3 values of |v| <= 448, ties to even, without the sign of zero; NaN stays NaN.
 /// What is added and taken away is 1.5 * 2^20 times a value's own power of two (at least that of
 /// the least normal number): the sum keeps multiples of the last place, rounded to nearest even.
+/// With another power of two as `least`, payload that has its scale; with NaN, NaN.
 template <int N>
-MXFA_CPU_INLINE void round_e4m3_places(VF (&v)[N]) {
-  constexpr std::uint32_t kLeast = 121u << 23;
+MXFA_CPU_INLINE void round_e4m3_places(VF (&v)[N], VU least) {
   const VF lift = splat(0x1.8p20f), lower = splat(-0x1.8p20f);
   VF power[N];
-  MXFA_CPU_EACH(i, N) power[i] = floats(max_u(bits(v[i]) & 0x7F800000u, splat_u(kLeast)));
+  MXFA_CPU_EACH(i, N) power[i] = floats(max_u(bits(v[i]) & 0x7F800000u, least));
   MXFA_CPU_EACH(i, N) v[i] = fma(power[i], lift, v[i]);
   MXFA_CPU_EACH(i, N) v[i] = fma(power[i], lower, v[i]);
+}
+template <int N>
+MXFA_CPU_INLINE void round_e4m3_places(VF (&v)[N]) {
+  round_e4m3_places(v, splat_u(kLeastNormal));
 }
 /// Of any value, saturating, zero with its sign.
 template <int N>
@@ -285,6 +291,56 @@ MXFA_CPU_INLINE VU pair_upper_halves(VF even, VF odd) {
   return (VU)_mm512_mask_blend_epi16(0xAAAAAAAAu, (__m512i)(bits(even) >> 16), (__m512i)odd);
 #else
   return (bits(odd) & 0xFFFF0000u) | (bits(even) >> 16);
+#endif
+}
+
+#if defined(MXFA_CPU_AVX512)
+enum class Fold { kAdd, kMax };
+template <Fold Op>
+MXFA_CPU_INLINE __m512 fold(__m512 a, __m512 b) {
+  return Op == Fold::kAdd ? _mm512_add_ps(a, b) : _mm512_max_ps(a, b);
+}
+/// Folds 16 vectors into one, whose lane i is Op over the lanes of v[i]: halves are folded first,
+/// as reduce_add() does.
+template <Fold Op>
+MXFA_CPU_INLINE __m512 fold_each(const VF (&v)[16]) {
+  __m512 eights[8], fours[4], pairs[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512 a = (__m512)v[i], b = (__m512)v[i + 8];
+    eights[i] = fold<Op>(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {  // lanes of 128 bits: v[i], v[i + 8], v[i + 4], v[i + 12]
+    const __m512 a = eights[i], b = eights[i + 4];
+    fours[i] = fold<Op>(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512d a = _mm512_castps_pd(fours[2 * i]), b = _mm512_castps_pd(fours[2 * i + 1]);
+    pairs[i] = fold<Op>(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                        _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const __m512 all = fold<Op>(_mm512_shuffle_ps(pairs[0], pairs[1], 0x88),
+                              _mm512_shuffle_ps(pairs[0], pairs[1], 0xDD));
+  const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
+  return _mm512_permutexvar_ps(order, all);
+}
+#endif
+/// out[i] = reduce_add(v[i]).
+MXFA_CPU_INLINE void add_of_each(const VF (&v)[16], float* out) {
+#if defined(MXFA_CPU_AVX512)
+  _mm512_storeu_ps(out, fold_each<Fold::kAdd>(v));
+#else
+  for (int i = 0; i < 16; ++i) out[i] = reduce_add(v[i]);
+#endif
+}
+/// out[i] = reduce_max(v[i]).
+MXFA_CPU_INLINE void max_of_each(const VF (&v)[16], float* out) {
+#if defined(MXFA_CPU_AVX512)
+  _mm512_storeu_ps(out, fold_each<Fold::kMax>(v));
+#else
+  for (int i = 0; i < 16; ++i) out[i] = reduce_max(v[i]);
 #endif
 }
 

@@ -101,7 +101,8 @@ TEST_P(CpuKernels, RoundsToPayloadAsTheDefinitionDoes) {
                    .values = values.data(),
                    .ld = count,
                    .rounding = rounding,
-                   .out = got.data()});
+                   .out = got.data(),
+                   .out_layout = LeftLayout::rows(count)});
     for (std::size_t i = 0; i < values.size(); ++i) {
       want[i] = mx::encode_bf16(
           rounding == Rounding::kBf16 ? values[i] : mx::decode_e4m3(mx::encode_e4m3(values[i])));
@@ -129,7 +130,7 @@ TEST_P(CpuKernels, BlocksAreQuantizedAsTheDefinitionDoes) {
                           .values = values.data(),
                           .ld = kPanel,
                           .out = got.data(),
-                          .out_ld = kPanel},
+                          .out_layout = LeftLayout::rows(kPanel)},
                          rule == ScaleRule::kFloor);
     for (std::size_t i = 0; i < values.size(); i += kSquare) {
       const mx::Block block = mx::quantize_block(values.data() + i, kSquare, rule);
@@ -162,7 +163,8 @@ TEST_P(CpuKernels, RoundingWithoutSaturationIsTheSameWithinRange) {
                    .values = values.data(),
                    .ld = count,
                    .saturates = saturates,
-                   .out = got[saturates].data()});
+                   .out = got[saturates].data(),
+                   .out_layout = LeftLayout::rows(count)});
     for (std::uint16_t& code : got[saturates]) {
       if (mx::is_nan(mx::decode_bf16(code))) code = 0x7FC0;
       if (code == 0x8000) code = 0;
@@ -193,11 +195,11 @@ TEST_P(CpuKernels, ZerosBehindTheSumChangeNoBit) {
                          .n = kPanel,
                          .k = whole ? kDepths : k,
                          .a = a.data(),
-                         .a_row = kDepths,
+                         .a_layout = LeftLayout::rows(kDepths),
                          .b = b.data(),
                          .b_panel = kDepths * kPanel,
                          .c = c[whole].data(),
-                         .ldc = kPanel,
+                         .c_layout = SumLayout::rows(kPanel),
                          .accumulate = accumulate});
       }
       EXPECT_TRUE(testing::bitwise_equal(c[0], c[1], {.label = "k = " + std::to_string(k)}));
@@ -219,7 +221,9 @@ TEST_P(CpuKernels, PayloadOfPDiffersFromAnExactExp2InFewRoundings) {
     kernel_.softmax({.rows = kRows,
                      .cols = kCols,
                      .acc = acc.data(),
+                     .acc_layout = SumLayout::rows(kCols),
                      .p = p.data(),
+                     .p_layout = LeftLayout::rows(kCols),
                      .begin = begin.data(),
                      .end = end.data(),
                      .mult = 0.7f,
@@ -255,11 +259,11 @@ TEST_P(CpuKernels, ProductMatchesDoubleSumsOfEveryExtent) {
                      .n = n,
                      .k = k,
                      .a = a.data(),
-                     .a_row = k,
+                     .a_layout = LeftLayout::rows(k),
                      .b = b.data(),
                      .b_panel = k * kPanel,
                      .c = c.data(),
-                     .ldc = n,
+                     .c_layout = SumLayout::rows(n),
                      .accumulate = true,
                      .alpha = alpha.data()});
     std::vector<double> want(c.size());

@@ -9,6 +9,7 @@
 
 #include "ir/kernel.h"
 #include "mxemu/check.h"
+#include "ptx/debug_info.h"
 
 namespace mxfa::emu::check {
 
@@ -84,6 +85,7 @@ class Findings {
   CheckReport& report_;
   std::map<Key, Found> found_;
   std::map<std::uint32_t, WaitCoverage> waits_;
+  std::optional<ptx::DebugInfo> debug_;
 };
 
 }  // namespace mxfa::emu::check
