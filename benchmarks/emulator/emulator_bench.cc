@@ -10,14 +10,17 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "exec/kernel_table.h"
 #include "mxemu/emulator.h"
 
 /// Speed of the PTX emulator on one core: thread instructions a second of CPU time of kernels that
 /// nvcc compiled, without and with the hazard checker, and how long it takes to load texts of
 /// thousands of lines. The rates are counted by CPU time, so that a busy machine does not change
-/// them.
+/// them. `--isa default|avx2|avx512`, the first word where it is given, is the instruction set of
+/// the lanes: the best one that the machine has, or one that other machines have.
 namespace mxfa::bench {
 namespace {
 
@@ -187,10 +190,28 @@ void add_all() {
   }
 }
 
+/// Takes the option out of the command line; false where it is wrong.
+bool choose_isa(int& argc, char** argv) {
+  if (argc < 2 || std::string_view(argv[1]) != "--isa") return true;
+  using emu::exec::Isa;
+  const std::map<std::string_view, Isa> names = {
+      {"default", Isa::kDefault}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}};
+  const auto wanted = argc < 3 ? names.end() : names.find(argv[2]);
+  if (wanted == names.end() || !emu::exec::KernelTable::limit(wanted->second)) return false;
+  for (int i = 3; i < argc; ++i) argv[i - 2] = argv[i];
+  argc -= 2;
+  return true;
+}
+
 }  // namespace
 }  // namespace mxfa::bench
 
 int main(int argc, char** argv) {
+  if (!mxfa::bench::choose_isa(argc, argv)) {
+    std::fprintf(stderr,
+                 "emulator_bench: --isa: expected default, avx2 or avx512, of this machine\n");
+    return 2;
+  }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   mxfa::bench::add_all();

@@ -15,13 +15,15 @@ std::string wrap(const std::string& body, const std::string& declarations = "") 
 
 class Faults : public testing::Test {
  protected:
+  void launch(const std::string& body, std::uint32_t threads = 64,
+              const std::string& declarations = "", std::uint32_t shared = 0) {
+    const Module module(wrap(body, declarations), "t.ptx", memory_);
+    module.launch("k", {{1, 1, 1}, {threads, 1, 1}, {}, shared}, Arguments().add(buffer_.data()),
+                  options_);
+  }
   std::string run(const std::string& body, std::uint32_t threads = 64,
                   const std::string& declarations = "", std::uint32_t shared = 0) {
-    return error_of([&] {
-      const Module module(wrap(body, declarations), "t.ptx", memory_);
-      module.launch("k", {{1, 1, 1}, {threads, 1, 1}, {}, shared}, Arguments().add(buffer_.data()),
-                    options_);
-    });
+    return error_of([&] { launch(body, threads, declarations, shared); });
   }
   static void expect_text(const std::string& message, std::initializer_list<const char*> parts) {
     for (const char* part : parts) {
@@ -59,6 +61,27 @@ TEST_F(Faults, UninitialisedReads) {
   const std::string body = fmt::format("mov.u64 d1, {}; ld.global.u32 r1, [d1];",
                                        reinterpret_cast<std::uint64_t>(fresh.data()));
   expect_text(run(body), {"nobody wrote", "fresh"});
+}
+
+// Lanes 32 bytes apart: all are looked at together, each in its own place.
+TEST_F(Faults, StridedAccesses) {
+  const auto of = [](const Buffer<std::uint32_t>& buffer) {
+    return fmt::format("mov.u32 r1, %tid.x; mul.wide.u32 d2, r1, 32; add.u64 d1, d2, {};\n",
+                       reinterpret_cast<std::uint64_t>(buffer.data()));
+  };
+  launch(of(buffer_) + "ld.global.u32 r2, [d1+28]; st.global.u32 [d1], r1;", 32);
+  EXPECT_EQ(buffer_[8 * 31], 31u);
+  EXPECT_EQ(buffer_[8 * 31 + 1], 7u);
+  expect_text(run(of(buffer_) + "ld.global.u32 r2, [d1+32];", 32),
+              {"outside of every buffer", "0x80000000"});
+  expect_text(run(of(buffer_) + "st.global.u32 [d1+-4], r2;", 32), {"outside of", "0x00000001"});
+  const Buffer<std::uint32_t> odd(memory_, std::vector<std::uint32_t>(8 * 31 + 1, 7), "odd");
+  expect_text(run(of(odd) + "ld.global.v2.u32 {r2, r3}, [d1];", 32),
+              {"past its end", "0x80000000"});
+  const Buffer<std::uint32_t> fresh(memory_, 256, "fresh");
+  memory_.mark_initialised(fresh.data(), 17 * 32);
+  expect_text(run(of(fresh) + "ld.global.u32 r2, [d1];", 32), {"nobody wrote", "0x00020000"});
+  launch(of(fresh) + "st.global.u32 [d1], r1; ld.global.u32 r2, [d1];", 32);
 }
 
 TEST_F(Faults, ReadOnlyMemory) {

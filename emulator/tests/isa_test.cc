@@ -45,6 +45,7 @@ void set_operands(const std::string& key, ir::Inst& in) {
   }
   if (key == "selp.b32" || key == "selp.b64") in.op[3] = 2 * 2 + 1;
   if (key == "set.expand") in.op[1] = 2 * 2;
+  if (key.starts_with("shfl")) in.op[1] = 2 * 3;
 }
 
 TEST(InstructionSets, SameBits) {
@@ -86,6 +87,8 @@ TEST(InstructionSets, MaskedLanesStay) {
       ASSERT_EQ(partial.preds[p], (full.preds[p] & kMask) | (before.preds[p] & ~kMask)) << key;
     }
     if (compares(key)) continue;
+    if (key.starts_with("shfl"))
+      continue;  // who takes part is part of its result; see warp_ops_test
     // A lane of the first row is as before or as in the full run, whatever its width.
     for (std::size_t slot : {4u, 8u}) {
       bool consistent = true;

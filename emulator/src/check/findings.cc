@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ptx/debug_info.h"
+
 namespace mxfa::emu {
 namespace {
 
@@ -135,9 +137,7 @@ HazardSite Findings::describe(const Site& site) {
   if (site.line == 0) return result;
   const ptx::Source& source = site.source ? *site.source : *kernel_.source;
   result.ptx_text = source.line_text(site.line);
-  if (!site.source && !debug_) debug_.emplace(source);
-  const ptx::SourcePosition position =
-      site.source ? ptx::DebugInfo(source).at(site.line) : debug_->at(site.line);
+  const ptx::SourcePosition position = source.debug_info().at(site.line);
   result.source_file = position.file;
   result.source_line = position.line;
   result.inlined_at = position.inlined_at;

@@ -9,7 +9,6 @@
 
 #include "ir/kernel.h"
 #include "mxemu/check.h"
-#include "ptx/debug_info.h"
 
 namespace mxfa::emu::check {
 
@@ -85,7 +84,6 @@ class Findings {
   CheckReport& report_;
   std::map<Key, Found> found_;
   std::map<std::uint32_t, WaitCoverage> waits_;
-  std::optional<ptx::DebugInfo> debug_;
 };
 
 }  // namespace mxfa::emu::check

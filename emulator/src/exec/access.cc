@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <string_view>
 
 #include "exec/observer.h"
 
@@ -32,7 +33,11 @@ void for_lanes(std::uint32_t mask, const Visit& visit) {
 
 void check_alignment(const Request& r, const std::uint64_t (&address)[kLanes]) {
   std::uint64_t low = 0;
-  for_lanes(r.mask, [&](int lane) { low |= address[lane]; });
+  if (r.mask == kFullMask) {
+    for (int i = 0; i < kLanes; ++i) low |= address[i];
+  } else {
+    for_lanes(r.mask, [&](int lane) { low |= address[lane]; });
+  }
   if ((low & (r.bytes - 1)) == 0) return;
   for_lanes(r.mask, [&](int lane) {
     if ((address[lane] & (r.bytes - 1)) != 0) {
@@ -63,7 +68,7 @@ void check_region(const Request& r, const mem::Region& region, int lane, std::ui
 }
 
 void track(const Request& r, mem::InitMap& init, int lane, std::uint64_t offset,
-           std::uint64_t bytes, const std::string& where) {
+           std::uint64_t bytes, std::string_view where) {
   if (r.reads() && r.warp.cta().launch.checks.uninitialised && !init.all(offset, bytes)) {
     const std::string what =
         fmt::format("read of {} bytes that nobody wrote, at byte {} of {}", r.bytes, offset, where);
@@ -108,6 +113,27 @@ void resolve_global_lane(const Request& r, int lane, std::uint64_t address, std:
   out.lane[lane] = reinterpret_cast<std::byte*>(address);
 }
 
+// All lanes somewhere in one buffer; false, with nothing marked, leaves errors to the lanes.
+bool resolve_scattered(const Request& r, const std::uint64_t (&address)[kLanes],
+                       LanePointers& out) {
+  if (r.mask != kFullMask) return false;
+  mem::Region& region = region_of(r, 0, address[0]);
+  if (r.bytes > region.size || (r.writes() && !region.writable)) return false;
+  bool inside = true;
+  for (const std::uint64_t one : address) inside &= one - region.begin <= region.size - r.bytes;
+  if (!inside) return false;
+  if (region.tracked && r.reads() && r.warp.cta().launch.checks.uninitialised) {
+    for (const std::uint64_t one : address) {
+      if (!region.init.all(one - region.begin, r.bytes)) return false;
+    }
+  }
+  for (int i = 0; i < kLanes; ++i) out.lane[i] = reinterpret_cast<std::byte*>(address[i]);
+  if (region.tracked && r.writes()) {
+    for (const std::uint64_t one : address) region.init.mark(one - region.begin, r.bytes);
+  }
+  return true;
+}
+
 void resolve_global(const Request& r, const std::uint64_t (&address)[kLanes], LanePointers& out) {
   if (out.contiguous) {
     const std::uint64_t bytes = std::uint64_t{r.bytes} * kLanes;
@@ -119,6 +145,7 @@ void resolve_global(const Request& r, const std::uint64_t (&address)[kLanes], La
     }
     out.contiguous = false;
   }
+  if (resolve_scattered(r, address, out)) return;
   for_lanes(r.mask, [&](int lane) { resolve_global_lane(r, lane, address[lane], r.bytes, out); });
 }
 

@@ -6,6 +6,5 @@
 namespace mxfa::emu::exec {
 
 void add_directed_kernels(const KernelSink& sink);  ///< rounding modes rz, rm, rp
-void add_half_kernels(const KernelSink& sink);      ///< FP16 and BF16 arithmetic
 
 }  // namespace mxfa::emu::exec

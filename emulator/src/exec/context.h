@@ -8,6 +8,13 @@
 /// What lane kernels see of a warp. Plain data; see ir/inst.h.
 namespace mxfa::emu::exec {
 
+/// Before a loop over lanes: rows are either the same memory or disjoint, so lanes are independent.
+#if defined(__clang__)  // whose own pragma would warn wherever a loop does not vectorize
+#define MXEMU_INDEPENDENT_LANES
+#else
+#define MXEMU_INDEPENDENT_LANES _Pragma("GCC ivdep")
+#endif
+
 inline constexpr int kLanes = 32;
 inline constexpr std::uint32_t kFullMask = 0xFFFFFFFFu;
 

@@ -120,8 +120,6 @@ enum class SpecialRegister : std::uint8_t {
 void approximate(Context& c, const ir::Inst& in, std::uint32_t mask);
 
 // ---- Lanes together ---------------------------------------------------------------------------
-enum class ShflMode : std::uint8_t { kUp, kDown, kBfly, kIdx };
-void shuffle(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = ShflMode
 enum class VoteMode : std::uint8_t { kAll, kAny, kUni, kBallot };
 void vote(Context& c, const ir::Inst& in, std::uint32_t mask);   ///< a = VoteMode
 void match(Context& c, const ir::Inst& in, std::uint32_t mask);  ///< a = all, b = slot bytes

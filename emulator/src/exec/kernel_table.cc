@@ -7,26 +7,38 @@
 
 namespace mxfa::emu::exec {
 
-#define MXEMU_DECLARE(isa)                     \
-  namespace isa {                              \
-  void add_integer_kernels(const KernelSink&); \
-  void add_carry_kernels(const KernelSink&);   \
-  void add_float_kernels(const KernelSink&);   \
-  void add_compare_kernels(const KernelSink&); \
-  void add_encode_kernels(const KernelSink&);  \
+#define MXEMU_DECLARE(isa)                      \
+  namespace isa {                               \
+  void add_integer_kernels(const KernelSink&);  \
+  void add_carry_kernels(const KernelSink&);    \
+  void add_float_kernels(const KernelSink&);    \
+  void add_compare_kernels(const KernelSink&);  \
+  void add_encode_kernels(const KernelSink&);   \
+  void add_half_kernels(const KernelSink&);     \
+  void add_pack_kernels(const KernelSink&);     \
+  void add_together_kernels(const KernelSink&); \
   }
 #define MXEMU_ADD_ALL(isa, sink)  \
   isa::add_integer_kernels(sink); \
   isa::add_carry_kernels(sink);   \
   isa::add_float_kernels(sink);   \
   isa::add_compare_kernels(sink); \
-  isa::add_encode_kernels(sink)
+  isa::add_encode_kernels(sink);  \
+  isa::add_half_kernels(sink);    \
+  isa::add_pack_kernels(sink);    \
+  isa::add_together_kernels(sink)
 
 MXEMU_DECLARE(isa_default)
 #ifdef MXEMU_X86_VARIANTS
 MXEMU_DECLARE(isa_avx2)
 MXEMU_DECLARE(isa_avx512)
 #endif
+
+namespace {
+
+Isa most = Isa::kAvx512;
+
+}  // namespace
 
 KernelTable::KernelTable(Isa isa) {
   KernelSink sink;
@@ -40,7 +52,6 @@ KernelTable::KernelTable(Isa isa) {
     static_cast<std::unordered_map<std::string, ir::ExecFn>*>(table)->insert_or_assign(key, fn);
   };
   add_directed_kernels(sink);
-  add_half_kernels(sink);
   switch (isa) {
     case Isa::kDefault:
       MXEMU_ADD_ALL(isa_default, sink);
@@ -84,8 +95,14 @@ const KernelTable* KernelTable::of(Isa isa) {
   return &table;
 }
 
+bool KernelTable::limit(Isa isa) {
+  most = isa;
+  return of(isa) != nullptr;
+}
+
 const KernelTable& KernelTable::best() {
   for (const Isa isa : {Isa::kAvx512, Isa::kAvx2}) {
+    if (isa > most) continue;
     if (const KernelTable* table = of(isa)) return *table;
   }
   return *of(Isa::kDefault);

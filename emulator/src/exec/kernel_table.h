@@ -15,8 +15,11 @@ enum class Isa { kDefault, kAvx2, kAvx512 };
 /// The lane kernels of one instruction set, by the key of their opcode.
 class KernelTable {
  public:
-  /// The best one that this build has and this machine runs.
+  /// The best one that this build has and this machine runs, of those up to the limit.
   static const KernelTable& best();
+  /// For measurements of what other machines have: before any module is loaded. False where this
+  /// build or machine lacks it.
+  static bool limit(Isa isa);
   /// Null where this build lacks it or the machine cannot run it.
   static const KernelTable* of(Isa isa);
 

@@ -49,58 +49,94 @@ void write(std::byte* to, T value, bool strong) {
   }
 }
 
+/// Where the elements of an access lie: of a vector access, `offset` bytes into what each lane has.
+struct Places {
+  const LanePointers& at;
+  int stride;  ///< bytes that a lane has, one lane behind the other where `at` is contiguous
+  int offset = 0;
+
+  std::byte* lane(int i) const {
+    return (at.contiguous ? at.lane[0] + i * stride : at.lane[i]) + offset;
+  }
+};
+
 template <class Slot, class T>
-void load_row(const LanePointers& from, std::uint32_t mask, int offset, bool strong, Slot* row) {
-  if (from.contiguous && sizeof(Slot) == sizeof(T) && !strong) {
-    std::memcpy(row, from.lane[0], sizeof(T) * kLanes);
-    return;
-  }
-  if (from.contiguous) {
-    for (int i = 0; i < kLanes; ++i) {
-      row[i] = static_cast<Slot>(read<T>(from.lane[0] + i * static_cast<int>(sizeof(T)), strong));
+void load_row(const Places& from, std::uint32_t mask, bool strong, Slot* row) {
+  if (strong) {
+    for (; mask != 0; mask &= mask - 1) {
+      const int lane = std::countr_zero(mask);
+      row[lane] = static_cast<Slot>(read<T>(from.lane(lane), true));
     }
-    return;
-  }
-  if (mask == kFullMask && !strong) {
+  } else if (from.at.contiguous && from.stride == sizeof(T)) {
+    const std::byte* first = from.lane(0);
+    MXEMU_INDEPENDENT_LANES
     for (int i = 0; i < kLanes; ++i) {
-      row[i] = static_cast<Slot>(read<T>(from.lane[i] + offset, false));
+      row[i] = static_cast<Slot>(read<T>(first + i * static_cast<int>(sizeof(T)), false));
     }
-    return;
-  }
-  for (; mask != 0; mask &= mask - 1) {
-    const int lane = std::countr_zero(mask);
-    row[lane] = static_cast<Slot>(read<T>(from.lane[lane] + offset, strong));
+  } else if (mask == kFullMask) {
+    for (int i = 0; i < kLanes; ++i) row[i] = static_cast<Slot>(read<T>(from.lane(i), false));
+  } else {
+    for (; mask != 0; mask &= mask - 1) {
+      const int lane = std::countr_zero(mask);
+      row[lane] = static_cast<Slot>(read<T>(from.lane(lane), false));
+    }
   }
 }
 
 template <class Slot, class T>
-void store_row(const LanePointers& to, std::uint32_t mask, int offset, bool strong,
-               const Slot* row) {
-  if (to.contiguous && sizeof(Slot) == sizeof(T) && !strong) {
-    std::memcpy(to.lane[0], row, sizeof(T) * kLanes);
+void store_row(const Places& to, std::uint32_t mask, bool strong, const Slot* row) {
+  if (to.at.contiguous && to.stride == sizeof(T) && !strong) {
+    std::byte* first = to.lane(0);
+    MXEMU_INDEPENDENT_LANES
+    for (int i = 0; i < kLanes; ++i) {
+      write<T>(first + i * static_cast<int>(sizeof(T)), static_cast<T>(row[i]), false);
+    }
     return;
   }
   for (; mask != 0; mask &= mask - 1) {
     const int lane = std::countr_zero(mask);
-    std::byte* at =
-        to.contiguous ? to.lane[0] + lane * static_cast<int>(sizeof(T)) : to.lane[lane] + offset;
-    write<T>(at, static_cast<T>(row[lane]), strong);
+    write<T>(to.lane(lane), static_cast<T>(row[lane]), strong);
   }
+}
+
+/// Four 4-byte elements a lane, one lane behind the other: as vectors.
+void load_quads(const std::byte* first, const Context& c, const std::int32_t* rows) {
+  const auto* from = reinterpret_cast<const std::uint32_t*>(first);
+  auto* x = c.result_row<std::uint32_t>(rows[0]);
+  auto* y = c.result_row<std::uint32_t>(rows[1]);
+  auto* z = c.result_row<std::uint32_t>(rows[2]);
+  auto* w = c.result_row<std::uint32_t>(rows[3]);
+  MXEMU_INDEPENDENT_LANES
+  for (int i = 0; i < kLanes; ++i) {
+    x[i] = from[4 * i];
+    y[i] = from[4 * i + 1];
+    z[i] = from[4 * i + 2];
+    w[i] = from[4 * i + 3];
+  }
+}
+
+void store_quads(std::byte* first, const Context& c, const std::int32_t* rows) {
+  auto* to = reinterpret_cast<std::uint32_t*>(first);
+  const auto* x = c.row<const std::uint32_t>(rows[0]);
+  const auto* y = c.row<const std::uint32_t>(rows[1]);
+  const auto* z = c.row<const std::uint32_t>(rows[2]);
+  const auto* w = c.row<const std::uint32_t>(rows[3]);
+  MXEMU_INDEPENDENT_LANES
+  for (int i = 0; i < kLanes; ++i) {
+    to[4 * i] = x[i];
+    to[4 * i + 1] = y[i];
+    to[4 * i + 2] = z[i];
+    to[4 * i + 3] = w[i];
+  }
+}
+
+bool are_quads(const Inst& in, const LanePointers& at, int bytes) {
+  constexpr std::uint8_t kOther = AccessFlags::kWideData | AccessFlags::kStrong;
+  return at.contiguous && bytes == 4 && in.b == 4 && (in.c & kOther) == 0;
 }
 
 const std::int32_t* data_rows(const Warp& warp, const Inst& in) {
   return warp.cta().launch.kernel->lists.data() + in.extra;
-}
-
-// The lanes of a vector access are contiguous as a whole, not its single elements.
-void resolve_vector(Warp& warp, const Inst& in, std::uint32_t mask, std::uint32_t bytes,
-                    Access access, LanePointers& out) {
-  resolve(warp, in, mask, bytes * in.b, access, out);
-  if (in.b == 1 || !out.contiguous) return;
-  for (int i = 1; i < kLanes; ++i) {
-    out.lane[i] = out.lane[0] + static_cast<std::size_t>(i) * bytes * in.b;
-  }
-  out.contiguous = false;
 }
 
 struct Wide16 {
@@ -112,29 +148,30 @@ struct Wide16 {
 template <int kBytes>
 void load(Context& c, const Inst& in, std::uint32_t mask) {
   Warp& warp = static_cast<Warp&>(c);
-  LanePointers from;
-  resolve_vector(warp, in, mask, kBytes, Access::kRead, from);
+  LanePointers at;
+  resolve(warp, in, mask, kBytes * std::uint32_t{in.b}, Access::kRead, at);
   const std::int32_t* rows = data_rows(warp, in);
+  if (are_quads(in, at, kBytes)) return load_quads(at.lane[0], c, rows);
   const bool strong = (in.c & AccessFlags::kStrong) != 0;
   if (strong) warp.note_poll();
   using U = typename ElementOf<kBytes>::Unsigned;
   using S = typename ElementOf<kBytes>::Signed;
   const bool is_signed = kBytes < 8 && (in.c & AccessFlags::kSigned) != 0;
-  for (int i = 0; i < in.b; ++i) {
-    const int offset = i * kBytes;
+  Places from{at, kBytes * in.b};
+  for (int i = 0; i < in.b; ++i, from.offset += kBytes) {
     if ((in.c & AccessFlags::kWideData) != 0) {
       auto* row = c.row<std::uint64_t>(rows[i]);
       if (is_signed) {
-        load_row<std::uint64_t, S>(from, mask, offset, strong, row);
+        load_row<std::uint64_t, S>(from, mask, strong, row);
       } else {
-        load_row<std::uint64_t, U>(from, mask, offset, strong, row);
+        load_row<std::uint64_t, U>(from, mask, strong, row);
       }
     } else {
       auto* row = c.row<std::uint32_t>(rows[i]);
       if (is_signed) {
-        load_row<std::uint32_t, S>(from, mask, offset, strong, row);
+        load_row<std::uint32_t, S>(from, mask, strong, row);
       } else {
-        load_row<std::uint32_t, U>(from, mask, offset, strong, row);
+        load_row<std::uint32_t, U>(from, mask, strong, row);
       }
     }
   }
@@ -143,15 +180,15 @@ void load(Context& c, const Inst& in, std::uint32_t mask) {
 template <>
 void load<16>(Context& c, const Inst& in, std::uint32_t mask) {
   Warp& warp = static_cast<Warp&>(c);
-  LanePointers from;
-  resolve_vector(warp, in, mask, 16, Access::kRead, from);
+  LanePointers at;
+  resolve(warp, in, mask, 16 * std::uint32_t{in.b}, Access::kRead, at);
   const std::int32_t* rows = data_rows(warp, in);
-  for (int i = 0; i < in.b; ++i) {
+  Places from{at, 16 * in.b};
+  for (int i = 0; i < in.b; ++i, from.offset += 16) {
     auto* row = c.row<Wide16>(rows[i]);
     for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
-      const std::byte* at = from.contiguous ? from.lane[0] + 16 * lane : from.lane[lane] + 16 * i;
-      std::memcpy(&row[lane], at, 16);
+      std::memcpy(&row[lane], from.lane(lane), 16);
     }
   }
 }
@@ -159,33 +196,35 @@ void load<16>(Context& c, const Inst& in, std::uint32_t mask) {
 template <int kBytes>
 void store(Context& c, const Inst& in, std::uint32_t mask) {
   Warp& warp = static_cast<Warp&>(c);
-  LanePointers to;
-  resolve_vector(warp, in, mask, kBytes, Access::kWrite, to);
+  LanePointers at;
+  resolve(warp, in, mask, kBytes * std::uint32_t{in.b}, Access::kWrite, at);
   const std::int32_t* rows = data_rows(warp, in);
+  ++warp.cta().cluster.progress.count;
+  if (are_quads(in, at, kBytes)) return store_quads(at.lane[0], c, rows);
   const bool strong = (in.c & AccessFlags::kStrong) != 0;
   using U = typename ElementOf<kBytes>::Unsigned;
-  for (int i = 0; i < in.b; ++i) {
+  Places to{at, kBytes * in.b};
+  for (int i = 0; i < in.b; ++i, to.offset += kBytes) {
     if ((in.c & AccessFlags::kWideData) != 0) {
-      store_row<std::uint64_t, U>(to, mask, i * kBytes, strong, c.row<std::uint64_t>(rows[i]));
+      store_row<std::uint64_t, U>(to, mask, strong, c.row<std::uint64_t>(rows[i]));
     } else {
-      store_row<std::uint32_t, U>(to, mask, i * kBytes, strong, c.row<std::uint32_t>(rows[i]));
+      store_row<std::uint32_t, U>(to, mask, strong, c.row<std::uint32_t>(rows[i]));
     }
   }
-  ++warp.cta().cluster.progress.count;
 }
 
 template <>
 void store<16>(Context& c, const Inst& in, std::uint32_t mask) {
   Warp& warp = static_cast<Warp&>(c);
-  LanePointers to;
-  resolve_vector(warp, in, mask, 16, Access::kWrite, to);
+  LanePointers at;
+  resolve(warp, in, mask, 16 * std::uint32_t{in.b}, Access::kWrite, at);
   const std::int32_t* rows = data_rows(warp, in);
-  for (int i = 0; i < in.b; ++i) {
+  Places to{at, 16 * in.b};
+  for (int i = 0; i < in.b; ++i, to.offset += 16) {
     const auto* row = c.row<const Wide16>(rows[i]);
     for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
-      std::byte* at = to.contiguous ? to.lane[0] + 16 * lane : to.lane[lane] + 16 * i;
-      std::memcpy(at, &row[lane], 16);
+      std::memcpy(to.lane(lane), &row[lane], 16);
     }
   }
   ++warp.cta().cluster.progress.count;

@@ -1,21 +1,18 @@
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <span>
 
 #include "exec/handlers.h"
 #include "exec/machine.h"
 #include "model/warp_ops.h"
 
-/// Operations across the lanes of a warp. Lanes with the same member mask form a group; several
-/// groups may meet in one instruction. PTX ISA 9.0, sections 9.7.9.6 and 9.7.13.
+/// Operations across the lanes of a warp, but for shfl (lanes/together.cc). Lanes with the same
+/// member mask form a group; several groups may meet in one instruction. PTX ISA 9.0, sections
+/// 9.7.9.6 and 9.7.13.
 namespace mxfa::emu::exec {
 namespace {
 
 using ir::Inst;
-
-/// What a lane gets from a lane that does not take part: the ISA leaves it open.
-constexpr std::uint32_t kUndefined = 0xBADC0DEDu;
 
 /// Calls visit(group) for each set of active lanes with equal member masks.
 template <class Visit>
@@ -37,40 +34,6 @@ void for_lanes(std::uint32_t mask, const Visit& visit) {
   for (; mask != 0; mask &= mask - 1) visit(std::countr_zero(mask));
 }
 
-/// The source lane of shfl and whether it is in range; PTX ISA pseudocode of shfl.sync.
-struct Source {
-  int lane;
-  bool in_range;
-};
-Source source_lane(ShflMode mode, int lane, std::uint32_t b, std::uint32_t c) {
-  const auto segment = static_cast<int>((c >> 8) & 31u);
-  const auto clamp = static_cast<int>(c & 31u);
-  const auto value = static_cast<int>(b & 31u);
-  const int least = lane & segment;
-  const int most = least | (clamp & ~segment);
-  int from = lane;
-  bool in_range = false;
-  switch (mode) {
-    case ShflMode::kUp:
-      from = lane - value;
-      in_range = from >= most;
-      break;
-    case ShflMode::kDown:
-      from = lane + value;
-      in_range = from <= most;
-      break;
-    case ShflMode::kBfly:
-      from = lane ^ value;
-      in_range = from <= most;
-      break;
-    case ShflMode::kIdx:
-      from = least | (value & ~segment);
-      in_range = from <= most;
-      break;
-  }
-  return {in_range ? from : lane, in_range};
-}
-
 std::uint32_t reduce(const Inst& in, const std::uint32_t* values, std::uint32_t group) {
   const std::span<const std::uint32_t, kLanes> lanes(values, kLanes);
   const auto op = static_cast<model::ReduxOp>(in.a);
@@ -82,24 +45,6 @@ std::uint32_t reduce(const Inst& in, const std::uint32_t* values, std::uint32_t 
 }
 
 }  // namespace
-
-void shuffle(Context& c, const Inst& in, std::uint32_t mask) {
-  auto* d = c.row<std::uint32_t>(in.op[0]);
-  const auto* a = c.row<const std::uint32_t>(in.op[2]);
-  const auto* b = c.row<const std::uint32_t>(in.op[3]);
-  const auto* control = c.row<const std::uint32_t>(in.op[4]);
-  const auto* members = c.row<const std::uint32_t>(in.op[5]);
-  std::uint32_t values[kLanes];
-  std::memcpy(values, a, sizeof(values));
-  std::uint32_t in_range = 0;
-  for_lanes(mask, [&](int lane) {
-    const Source from = source_lane(static_cast<ShflMode>(in.a), lane, b[lane], control[lane]);
-    const bool takes_part = ((mask & members[lane]) >> from.lane & 1u) != 0;
-    d[lane] = takes_part ? values[from.lane] : kUndefined;
-    if (from.in_range) in_range |= 1u << lane;
-  });
-  c.set_pred(in.op[1], in_range, mask);
-}
 
 void vote(Context& c, const Inst& in, std::uint32_t mask) {
   const auto mode = static_cast<VoteMode>(in.a);

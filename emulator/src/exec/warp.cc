@@ -119,6 +119,9 @@ Warp::Next Warp::finish(const Inst& in, std::uint32_t mask, bool always_yield) {
 
 bool Warp::members_present(const Inst& in, std::uint32_t mask) const {
   const auto* members = row<const std::uint32_t>(in.op[in.c]);
+  std::uint32_t common = kFullMask;
+  for (int lane = 0; lane < kLanes; ++lane) common &= members[lane];
+  if (common == kFullMask) return mask == live_;
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const std::uint32_t wanted = members[lane];

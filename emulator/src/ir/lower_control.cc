@@ -158,8 +158,8 @@ void lower_together(LowerContext& c) {
   const ptx::Opcode& opcode = c.opcode();
   switch (opcode.spec->op) {
     case ptx::OpClass::kShfl:
-      lower_by_signature(c, &exec::shuffle, Flow::kMembers);
-      c.b.last().a = mode(opcode, {"up", "down", "bfly", "idx"});
+      lower_by_signature(c, c.lane_kernel(fmt::format("shfl.{}", opcode.qualifiers[2])),
+                         Flow::kMembers);
       return set_members(c, 5);
     case ptx::OpClass::kVote:
       lower_by_signature(c, &exec::vote, Flow::kMembers);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "exec/convert.h"
@@ -253,33 +254,59 @@ void lower_predicate_logic(LowerContext& c) {
   c.b.last().a = static_cast<std::uint8_t>(c.opcode().which({"and", "or", "xor", "not", "mov"}));
 }
 
+namespace {
+
+// Between a register and two halves of it that are registers, too.
+bool lower_halves(LowerContext& c, const ptx::Operand& parts, const ptx::Operand& whole,
+                  std::uint32_t bits, bool split) {
+  const bool two = parts.parts.size() == 2 && (bits == 32 || bits == 64);
+  const auto fits = [&](const ptx::Operand& part) {
+    return c.b.is_register(part) || (split && part.kind == Kind::kSink);
+  };
+  if (!two || !std::ranges::all_of(parts.parts, fits)) return false;
+  const std::uint32_t half = bits / 2;
+  c.b.emit(c.lane_kernel(fmt::format("{}.{}x2", split ? "unpack" : "pack", half)));
+  if (split) {
+    c.b.source(2, whole, bits);
+    for (int k : {0, 1}) c.b.destination(k, parts.parts[static_cast<std::size_t>(k)], half);
+  } else {
+    for (int k : {0, 1}) c.b.source(k + 1, parts.parts[static_cast<std::size_t>(k)], half);
+    c.b.destination(0, whole, bits);
+  }
+  return true;
+}
+
+void lower_vector_mov(LowerContext& c, std::uint32_t bits, bool split) {
+  const ptx::Operand& parts = c.operands()[split ? 0 : 1];
+  const ptx::Operand& whole = c.operands()[split ? 1 : 0];
+  const auto count = static_cast<std::uint32_t>(parts.parts.size());
+  if (count == 0 || bits % count != 0) c.b.fail("vector does not divide the register");
+  const std::uint32_t part_bits = bits / count;
+  if (part_bits != 8 && part_bits != 16 && part_bits != 32 && part_bits != 64) {
+    c.b.fail("vector does not divide the register");
+  }
+  if (lower_halves(c, parts, whole, bits, split)) return;
+  c.b.emit(split ? &exec::unpack_rows : &exec::pack_rows);
+  if (split) {
+    c.b.list_destination(parts, part_bits);
+    c.b.source(0, whole, bits);
+  } else {
+    c.b.list_source(parts, part_bits);
+    c.b.destination(0, whole, bits);
+  }
+  c.b.last().a = static_cast<std::uint8_t>(part_bits);
+  c.b.last().c = static_cast<std::uint8_t>(bits == 128 ? 16 : bits == 64 ? 8 : 4);
+}
+
+}  // namespace
+
 void lower_mov(LowerContext& c) {
   c.expect_operands(2, 2);
   const ptx::Operand& to = c.operands()[0];
   const std::uint32_t bits = c.opcode().type->bits;
   const bool split = to.kind == Kind::kVector;
   const ptx::Operand& from = c.operands()[1];
-  if (split || from.kind == Kind::kVector) {
-    const ptx::Operand& parts = split ? to : from;
-    const ptx::Operand& whole = split ? from : to;
-    const auto count = static_cast<std::uint32_t>(parts.parts.size());
-    if (count == 0 || bits % count != 0) c.b.fail("vector does not divide the register");
-    const std::uint32_t part_bits = bits / count;
-    if (part_bits != 8 && part_bits != 16 && part_bits != 32 && part_bits != 64) {
-      c.b.fail("vector does not divide the register");
-    }
-    c.b.emit(split ? &exec::unpack_rows : &exec::pack_rows);
-    if (split) {
-      c.b.list_destination(parts, part_bits);
-      c.b.source(0, whole, bits);
-    } else {
-      c.b.list_source(parts, part_bits);
-      c.b.destination(0, whole, bits);
-    }
-    c.b.last().a = static_cast<std::uint8_t>(part_bits);
-    c.b.last().c = static_cast<std::uint8_t>(bits == 128 ? 16 : bits == 64 ? 8 : 4);
-    return;
-  }
+  if (split || from.kind == Kind::kVector) return lower_vector_mov(c, bits, split);
   const ptx::Operand source = c.b.materialise(from, bits);
   c.b.emit(bits == 128 ? &exec::move_128 : c.lane_kernel(bits == 64 ? "mov.b64" : "mov.b32"));
   c.b.destination(0, to, bits);

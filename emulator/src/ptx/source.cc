@@ -1,16 +1,31 @@
 #include "ptx/source.h"
 
+#include "ptx/debug_info.h"
+
 namespace mxfa::emu::ptx {
 
-std::string Source::line_text(std::uint32_t line) const {
-  std::size_t begin = 0;
-  for (std::uint32_t i = 1; i < line; ++i) {
-    begin = text.find('\n', begin);
-    if (begin == std::string::npos) return {};
-    ++begin;
-  }
-  std::string_view view(text);
-  view = view.substr(begin, view.find('\n', begin) - begin);
+Source::Source() = default;
+Source::~Source() = default;
+
+const DebugInfo& Source::debug_info() const {
+  std::call_once(debug_info_made_, [&] { debug_info_ = std::make_unique<const DebugInfo>(*this); });
+  return *debug_info_;
+}
+
+std::string_view Source::line(std::uint32_t number) const {
+  std::call_once(lines_made_, [&] {
+    lines_.push_back(0);
+    for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos;) {
+      lines_.push_back(++at);
+    }
+  });
+  if (number == 0 || number > lines_.size()) return {};
+  const std::size_t begin = lines_[number - 1];
+  return std::string_view(text).substr(begin, text.find('\n', begin) - begin);
+}
+
+std::string Source::line_text(std::uint32_t number) const {
+  std::string_view view = line(number);
   view = view.substr(0, view.find("//"));
   const std::string_view blanks = " \t\r";
   const std::size_t first = view.find_first_not_of(blanks);

@@ -236,7 +236,7 @@ std::vector<Mutation> find_mutations(const std::string& ptx, const std::string& 
   for (const ptx::Instruction& instruction : function->instructions) {
     Site(*source, instruction, result).find();
   }
-  const ptx::DebugInfo debug(*source);
+  const ptx::DebugInfo& debug = source->debug_info();
   for (Mutation& mutation : result) {
     const ptx::SourcePosition position = debug.at(mutation.line);
     mutation.source_file = position.file;

@@ -80,8 +80,8 @@ struct PairOp {
   }
 };
 
-/// 2^x to nearest: a polynomial in double, within 2^-35 of the true value before the last rounding.
-[[gnu::always_inline]] inline float exp2_nearest(float x) {
+/// 2^x by a polynomial, within 2^-35 of the true value.
+[[gnu::always_inline]] inline double exp2_wide(float x) {
   const float limited = x < -160.0f ? -160.0f : (x > 130.0f ? 130.0f : x);
   const double v = x != x ? 0.0 : static_cast<double>(limited);
   constexpr double kShift = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
@@ -98,8 +98,13 @@ struct PairOp {
   p = p * t + 1.0;
   p = p * t + 1.0;
   const U64 exponent = (bits_of(shifted) - bits_of(kShift) + 1023) << 52;
-  const float r = static_cast<float>(p * double_of(exponent));
-  return float_of(x != x ? kNanBits : bits_of(r));
+  const double r = p * double_of(exponent);
+  return x != x ? double_of(U64{0x7FF8} << 48) : r;
+}
+
+/// 2^x to nearest.
+[[gnu::always_inline]] inline float exp2_nearest(float x) {
+  return canonical(static_cast<float>(exp2_wide(x)));
 }
 
 /// log2(x) to nearest: atanh series in double.

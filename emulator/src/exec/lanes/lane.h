@@ -85,6 +85,25 @@ constexpr std::uint32_t kLaneBit[kLanes] = {
     1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21, 1u << 22, 1u << 23,
     1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
 
+struct WideLaneBits {
+  std::uint64_t bit[kLanes];
+  constexpr WideLaneBits() : bit{} {
+    for (int i = 0; i < kLanes; ++i) bit[i] = kLaneBit[i];
+  }
+  constexpr std::uint64_t operator[](int i) const { return bit[i]; }
+};
+constexpr WideLaneBits kWideLaneBit;
+
+/// Is lane i on? By a test as wide as the row's slots.
+template <class S>
+[[gnu::always_inline]] inline bool is_on(std::uint32_t mask, int i) {
+  if constexpr (sizeof(S) == 8) {
+    return (mask & kWideLaneBit[i]) != 0;
+  } else {
+    return (mask & kLaneBit[i]) != 0;
+  }
+}
+
 /// Stores whole rows: a load that follows a store of some lanes would have to wait for it, which
 /// doubles the time of dependent instructions. Compilers would choose the latter.
 template <class S>
@@ -131,10 +150,19 @@ template <class F, class R, class... A>
 struct Kernel<R(A...), F> {
   template <class... P>
   [[gnu::always_inline]] static inline void loop(Slot<R>* d, const P*... p) {
-#if !defined(__clang__)  // whose own pragma would warn wherever a loop does not vectorize
-#pragma GCC ivdep
-#endif
+    MXEMU_INDEPENDENT_LANES
     for (int i = 0; i < kLanes; ++i) d[i] = pack<R>(F{}(static_cast<A>(p[i])...));
+  }
+  /// As loop and blend, in one.
+  template <class... P>
+  [[gnu::always_inline]] static inline void masked_loop(Slot<R>* d, std::uint32_t mask,
+                                                        const P*... p) {
+    MXEMU_INDEPENDENT_LANES
+    for (int i = 0; i < kLanes; ++i) {
+      const Slot<R> before = d[i];
+      const Slot<R> after = pack<R>(F{}(static_cast<A>(p[i])...));
+      d[i] = is_on<Slot<R>>(mask, i) ? after : before;
+    }
   }
   template <int... I>
   [[gnu::always_inline]] static inline void apply(Context& c, const Inst& in, std::uint32_t mask,
@@ -143,9 +171,13 @@ struct Kernel<R(A...), F> {
     if (mask == kFullMask) {
       loop(d, c.row<const Slot<A>>(in.op[I + 1])...);
     } else {
+#if defined(__AVX512DQ__)
       alignas(64) Slot<R> result[kLanes];
       loop(result, c.row<const Slot<A>>(in.op[I + 1])...);
       blend(d, result, mask);
+#else
+      masked_loop(d, mask, c.row<const Slot<A>>(in.op[I + 1])...);
+#endif
     }
   }
   [[gnu::flatten]] static void run(Context& c, const Inst& in, std::uint32_t mask) {

@@ -53,11 +53,11 @@ __device__ inline void forward(const ForwardParams& params) {
   if (threadIdx.x == 0) init_barriers<Config>(smem.barriers);
   if (warp == kMmaWarp) ptx::tmem_alloc<kTmemColumns>(shared_address(&smem.tmem));
   if (Config::kPScale == PScale::kConstant && threadIdx.x < mx::kAtomBytes / 4) {
-    reinterpret_cast<std::uint32_t*>(smem.sf_p[0])[threadIdx.x] = kConstantScale * 0x01010101u;
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  }
-  if (Config::kLeakFree && threadIdx.x < mx::kAtomBytes / 4) {
-    reinterpret_cast<std::uint32_t*>(smem.sf_v)[threadIdx.x] = mx::kE8M0Bias * 0x01010101u;
+    const auto fill = [](std::uint8_t* atom, std::uint32_t scale) {
+      reinterpret_cast<std::uint32_t*>(atom)[threadIdx.x] = scale * 0x01010101u;
+    };
+    fill(smem.sf_p[0], kConstantScale);
+    if (Config::kLeakFree) fill(smem.sf_v, mx::kE8M0Bias);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
   __syncthreads();

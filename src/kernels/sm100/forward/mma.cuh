@@ -122,7 +122,8 @@ class MmaIssuer {
   }
 
   __device__ void issue_values(int stream, const Step& step) {
-    wait(barriers_.kv_full[step.v.stage], step.v.phase);
+    // Leak-free: the softmax has waited for V, whose exponents it reads, before it gives P.
+    if constexpr (!Config::kLeakFree) wait(barriers_.kv_full[step.v.stage], step.v.phase);
     wait(barriers_.pv_ready[stream], values_[stream].parity());
     ++values_[stream].count;
     ptx::tcgen05_fence_after();
