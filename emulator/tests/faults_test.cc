@@ -76,7 +76,7 @@ TEST_F(Faults, StridedAccesses) {
               {"outside of every buffer", "0x80000000"});
   expect_text(run(of(buffer_) + "st.global.u32 [d1+-4], r2;", 32), {"outside of", "0x00000001"});
   const Buffer<std::uint32_t> odd(memory_, std::vector<std::uint32_t>(8 * 31 + 1, 7), "odd");
-  expect_text(run(of(odd) + "ld.global.v2.u32 {r2, r3}, [d1];", 32),
+  expect_text(run(of(odd) + "st.global.v2.u32 [d1], {r1, r1};", 32),
               {"past its end", "0x80000000"});
   const Buffer<std::uint32_t> fresh(memory_, 256, "fresh");
   memory_.mark_initialised(fresh.data(), 17 * 32);
