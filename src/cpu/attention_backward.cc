@@ -237,9 +237,8 @@ void BackwardUnit::run_tile(std::int64_t index, std::int64_t h, std::int64_t row
   Keys& keys = s_.keys[index];
   mask_keys(row, keys.first, keys.count);
   const std::int64_t at = q_.at(h, row);
-  const std::int64_t step = call_.arithmetic.hopper ? kPartKeys : kScaleBlock;
-  for (std::int64_t first = 0; first < keys.count; first += step) {
-    const std::int64_t count = std::min(step, keys.count - first);
+  for (std::int64_t first = 0; first < keys.count; first += kPartKeys) {
+    const std::int64_t count = std::min(kPartKeys, keys.count - first);
     make_scores(keys, first, count, h, row);
     const std::int64_t to = kWeightsLayout.at(first, span_row);
     if (call_.dv.data != nullptr) round_p(count, at, s_.p.data() + to);

@@ -19,8 +19,8 @@ inline constexpr std::int64_t kBlockTiles = 4;
 inline constexpr std::int64_t kBlockKeys = kBlockTiles * kTileKeys;
 inline constexpr std::int64_t kSpanTiles = 2;
 inline constexpr std::int64_t kSpanQueries = kSpanTiles * kTileQueries;
-/// Keys whose scores and dP stay in the first cache, from their products until they are rounded.
-/// Those that share a scale: so many in Hopper's recipe, kScaleBlock in the others.
+/// Keys whose scores and dP stay in the first cache, from their products until they are rounded: so
+/// many share a scale in Hopper's recipe.
 inline constexpr std::int64_t kPartKeys = DsRounding::kDqKeys;
 
 inline constexpr LeftLayout kWeightsLayout = LeftLayout::pieces(kSpanQueries);  // [kTileKeys, .]
