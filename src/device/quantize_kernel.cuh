@@ -1,5 +1,6 @@
 #pragma once
 
+#include "device/arrive_for_copy.cuh"
 #include "device/quantize_group.cuh"
 #include "ptx/griddepcontrol.cuh"
 
@@ -76,7 +77,7 @@ struct Consumer {
     uint2 codes[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) codes[i] = group.encode(i, shift, sums, inverse);
-    if (!transposed) arrive(smem.ring.empty[stage]);
+    if (!transposed) arrive_for_copy(smem.ring.empty[stage]);
     if (tiled) fill_atoms(group, scales, buffer);
     if (params.compact != nullptr) group.store_compact(scales);
     if (params.codes != nullptr) group.store_codes(codes);

@@ -1,5 +1,6 @@
 #include <cuda/ptx>
 
+#include "device/arrive_for_copy.cuh"
 #include "device/barrier.cuh"
 #include "device/fp8.cuh"
 #include "device/rmsnorm_backward.h"
@@ -282,7 +283,7 @@ struct Consumer {
     }
   }
 
-  __device__ void release(int stage) const { arrive(smem.head().ring.empty[stage]); }
+  __device__ void release(int stage) const { arrive_for_copy(smem.head().ring.empty[stage]); }
 
   __device__ void row(int stage, float rstd, std::int64_t row_number, int buffer,
                       float (&dweight)[kSteps][kVector]) const {

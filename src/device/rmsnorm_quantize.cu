@@ -1,5 +1,6 @@
 #include <cuda/ptx>
 
+#include "device/arrive_for_copy.cuh"
 #include "device/barrier.cuh"
 #include "device/fp8.cuh"
 #include "device/rmsnorm_quantize.h"
@@ -385,7 +386,7 @@ struct Consumer {
           square<false>(row0, state.stage, index, buffer);
         }
         ++index;
-        arrive(smem.rows.empty[state.stage]);
+        arrive_for_copy(smem.rows.empty[state.stage]);
         publish_scales(buffer, tile_state.stage, s);
         buffer = buffer + 1 == kAmaxBuffers ? 0 : buffer + 1;
         state.advance(C::kTeams);
