@@ -142,10 +142,6 @@ struct KeyRecord {
   float k_relative[kKGroups];  ///< 2^(K's - reference)
 };
 
-/// What a warp stages of a gradient on its way out: 16 rows of these columns in BF16.
-inline constexpr int kStagedColumns = 32;
-inline constexpr int kStagedBytes = 16 * kStagedColumns * 2;
-
 /// kLong: for many queries a key tile. Has room to keep dV beside its accumulators, and for that
 /// only one buffer of keys.
 template <int kHeadDimOf, DqSums kDqSumsOf, bool kLongOf, Scores kScoresOf = Scores::kF32>
@@ -198,7 +194,6 @@ struct SmemPlan {
   /// dV in BF16, [i][thread of a consumer][16 bytes].
   alignas(128) std::uint8_t
       fold[Config::kFolds ? Config::kConsumers : 1][Config::kFolds ? 64 * kDim * 2 : 16];
-  alignas(128) std::uint8_t out[4 * Config::kConsumers][kStagedBytes];
   typename Config::Record rows[Config::kRecords];
   StageRecord stage[Config::kTileRecords];
   KeyRecord keys[Config::kKeyBuffers];

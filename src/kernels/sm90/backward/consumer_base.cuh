@@ -191,13 +191,17 @@ class ConsumerBase : protected Warpgroup<Config> {
       return;
     }
     const int first_row = 64 * part_ + 16 * warp_;
-    std::uint8_t* const staging = smem_.out[4 * part_ + warp_];
+    // Nobody multiplies by this consumer's rows of K and V any more.
+    std::uint8_t* const staging[2] = {smem_.k[key_buffer()] + first_row * kDim,
+                                      smem_.v[key_buffer()] + first_row * kDim};
     store_gradient<Config>(params_, params_.dv, keys, {0, scratch_dv, anchor, 1.0f}, first_row,
                            staging, dv);
     store_gradient<Config>(params_, params_.dk, keys,
                            {1, scratch_dk, exponent, params_.softmax_scale}, first_row, staging,
                            dk);
     arrive(offsetof(Plan, columns_empty), stage_of(tile_));
+    // The copy engine writes next where gradients were staged.
+    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     arrive(offsetof(Plan, key_empty), key_buffer());
   }
 

@@ -75,59 +75,68 @@ __device__ inline void store_piece(const GradientOut& out, std::int64_t row, int
   words[3] = piece.w;
 }
 
-/// Stores a warp's 16 rows from `first_row` of the key tile on, by way of kStagedBytes of shared
-/// memory: from registers each store would touch eight rows.
+/// Where a warp stages its 16 rows of a gradient on their way out, as from registers each store
+/// would touch eight rows: the two halves of the columns, each in rows of kHeadDim bytes.
+using Staging = std::uint8_t* const (&)[2];
+
+/// Stores a warp's 16 rows from `first_row` of the key tile on.
 template <class Config>
 __device__ inline void store_gradient(const BackwardParams& params, const GradientOut& out,
                                       const KeyRecord& keys, const GradientTerms& terms,
-                                      int first_row, std::uint8_t* staging,
+                                      int first_row, Staging staging,
                                       const float (&acc)[Config::kHeadDim / 2]) {
   if (out.data == nullptr) return;
-  constexpr int kRowBytes = 2 * kStagedColumns;
+  constexpr int kRowBytes = Config::kHeadDim, kHalf = Config::kHeadDim / 2;
   const int lane = fresh_thread() % 32;
   const float4* const scratch = scratch_of<Config>(params, terms.part);
-  // Pieces of 16 bytes are swizzled: piece c of row r lies at c ^ (r / 2 % 4).
-  constexpr int kPieces = kStagedColumns / 8, kRows = 32 / kPieces;
+  // Pieces of 16 bytes are swizzled, so that eight rows have theirs in different banks.
+  constexpr int kPieces = kRowBytes / 16, kRows = 32 / kPieces;
+  const auto offset = [](int row, int piece) {
+    return row * kRowBytes + 16 * (piece ^ (row * kPieces / 8 % kPieces));
+  };
   const int row_of_matrix = lane % 16, piece_of_matrix = lane / 16;
 #pragma unroll
-  for (int first = 0; first < Config::kHeadDim; first += kStagedColumns) {
+  for (int i0 = 0; i0 < Config::kHeadDim / 8; i0 += 2) {  // two pieces of eight columns
+    float4 sum[2] = {};
+    if (terms.scratch_has) {
 #pragma unroll
-    for (int pair = 0; pair < kStagedColumns / 16; ++pair) {
-      const int i0 = first / 8 + 2 * pair;  // two pieces of eight columns
-      float4 sum[2] = {};
-      if (terms.scratch_has) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) sum[i] = __ldcg(&scratch[(i0 + i) * Config::kConsumerThreads]);
-      }
-      std::uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float* const four = acc + 4 * (i0 + i);
-        const auto value = [&](float sum_of, int k) {
-          return (sum_of + scaled(four[k], terms.exponent)) * terms.factor;
-        };
-        words[2 * i] = device::encode_bf16_pair(value(sum[i].x, 0), value(sum[i].y, 1));
-        words[2 * i + 1] = device::encode_bf16_pair(value(sum[i].z, 2), value(sum[i].w, 3));
-      }
-      const int piece = (2 * pair + piece_of_matrix) ^ (row_of_matrix / 2 % kPieces);
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                       shared_address(staging) + row_of_matrix * kRowBytes + 16 * piece),
-                   "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
-                   : "memory");
+      for (int i = 0; i < 2; ++i) sum[i] = __ldcg(&scratch[(i0 + i) * Config::kConsumerThreads]);
     }
-    __syncwarp();
+    std::uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float* const four = acc + 4 * (i0 + i);
+      const auto value = [&](float sum_of, int k) {
+        return (sum_of + scaled(four[k], terms.exponent)) * terms.factor;
+      };
+      words[2 * i] = device::encode_bf16_pair(value(sum[i].x, 0), value(sum[i].y, 1));
+      words[2 * i + 1] = device::encode_bf16_pair(value(sum[i].z, 2), value(sum[i].w, 3));
+    }
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     shared_address(staging[i0 / kPieces]) +
+                     offset(row_of_matrix, i0 % kPieces + piece_of_matrix)),
+                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+  }
+  __syncwarp();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint4 values[16 / kRows];
 #pragma unroll
     for (int step = 0; step < 16 / kRows; ++step) {
-      const int row = kRows * step + lane / kPieces, piece = lane % kPieces;
-      const uint4 value = *reinterpret_cast<const uint4*>(staging + row * kRowBytes +
-                                                          16 * (piece ^ (row / 2 % kPieces)));
-      const int column = first + 8 * piece;
-      if (keys.key0 + first_row + row < keys.seqlen_k && column < params.columns) {
-        store_piece(out, keys.out_row + first_row + row, keys.head, column, value);
+      const int row = kRows * step + lane / kPieces;
+      values[step] = *reinterpret_cast<const uint4*>(staging[half] + offset(row, lane % kPieces));
+    }
+#pragma unroll
+    for (int step = 0; step < 16 / kRows; ++step) {
+      const int row = first_row + kRows * step + lane / kPieces;
+      const int column = kHalf * half + 8 * (lane % kPieces);
+      if (keys.key0 + row < keys.seqlen_k && column < params.columns) {
+        store_piece(out, keys.out_row + row, keys.head, column, values[step]);
       }
     }
-    __syncwarp();
   }
+  __syncwarp();
 }
 
 }  // namespace mxfa::sm90::backward

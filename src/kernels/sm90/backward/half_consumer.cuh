@@ -56,10 +56,10 @@ class HalfConsumer : ConsumerBase<Config> {
   /// reference), usually y itself: the warp's exponent of dS for dK only grows, and y is made under
   /// the one that it has, within limits where half neither overflows nor loses what counts.
   struct Scale {
-    int reference;  ///< the larger exponent of Q
-    int most;       ///< the shift under which y is less than 65504 whatever dP^T is
     int shift;
     int dk_shift;
+    int dq_shift;  ///< dS under K's reference is y * 2^it
+    bool varies;   ///< dK's payload is not y
   };
 
   /// A query tile's record, and what of it decides.
@@ -89,22 +89,25 @@ class HalfConsumer : ConsumerBase<Config> {
     arrive(offsetof(Plan, rows_empty), stage);
     if (general) [[unlikely]]
       generalize(flags, rows, terms, s, dp);
+    // Beside the exponentials, as loads take long where MMAs read shared memory: also the next
+    // tile's flags, whose rows came long ago.
     Scale scale = choose_scale(flags, rows, terms);
+    const std::uint32_t next_flags = kLast ? 0 : wait_for(tile_ + 1);
+    const bool columns_are_full = test(offsetof(Plan, columns_full), stage, phase_of(tile_));
     HalfFragment y;
     Payload codes, ds_codes, transposed;
     const float amax = larger_magnitude(differentiate(terms, s, dp, codes, y));
-    wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
+    if (!columns_are_full) wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
     issue_tokens(dv, codes, at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
                  (flags & kFreshDv) == 0);
+    if constexpr (!kLast) issue_s(s, stage_of(tile_ + 1));
     publish_amax(scale, amax);
-    std::uint32_t next_flags = 0;
-    if constexpr (!kLast) {
-      next_flags = wait_for(tile_ + 1);
-      issue_s(s, stage_of(tile_ + 1));
+    if (__any_sync(~0u, scale.varies || is_unsettled(scale, amax))) [[unlikely]] {
+      if (__any_sync(~0u, is_unsettled(scale, amax))) settle(scale, amax, y, dk);
+      encode_dk(scale, y, ds_codes);
+    } else {
+      encode_tokens(y, ds_codes);
     }
-    if (__any_sync(~0u, is_unsettled(scale, amax))) [[unlikely]]
-      settle(scale, amax, y, dk);
-    encode_dk(rows, scale, y, ds_codes);
     if constexpr (!kLast) {
       // dV is done, and its payload's registers are free.
       ptx::wgmma_wait<1>();
@@ -129,7 +132,7 @@ class HalfConsumer : ConsumerBase<Config> {
 
   __device__ Rows load_rows(HalfTerms& terms) const {
     Rows rows;
-    rows.address = at(offsetof(Plan, rows), this->record_of(tile_), sizeof(HalfRowRecord));
+    rows.address = record();
     const std::uint32_t biases = rows.address + offsetof(HalfRowRecord, bias) +
                                  sizeof(HalfRowRecord{}.bias[0]) * (lane_ % 4);
     const float2 factors = ptx::load_shared_f32x2(rows.address + offsetof(HalfRowRecord, s_factor));
@@ -161,46 +164,57 @@ class HalfConsumer : ConsumerBase<Config> {
     hide(seen, dp);
   }
 
+  __device__ std::uint32_t record() const {
+    return at(offsetof(Plan, rows), this->record_of(tile_), sizeof(HalfRowRecord));
+  }
+  /// What bounds dS of a tile. Loaded anew where it is seldom used, to save registers.
+  struct Bounds {
+    int reference;       ///< the larger exponent of Q
+    int dp_exponent;     ///< of dP^T
+    int delta_exponent;  ///< of delta
+    int most;            ///< the shift under which y is less than 65504 whatever dP^T is
+  };
+  __device__ Bounds bounds() const {
+    const uint4 words = ptx::load_shared_u32x4(record() + offsetof(HalfRowRecord, reference));
+    const int v_exponent = exponent_of(key_factor(offsetof(KeyRecord, v_factor)));
+    Bounds bounds;
+    bounds.reference = static_cast<int>(words.x);
+    bounds.dp_exponent = static_cast<int>(words.y) + v_exponent;
+    bounds.delta_exponent = static_cast<int>(words.z);
+    // dP^T reaches 50176, delta 2^14 * 2^delta_exponent: with these shifts their sum, also times
+    // P', stays below 2^15.
+    bounds.most =
+        min(min(-2 - bounds.dp_exponent, -bounds.delta_exponent) - static_cast<int>(words.w),
+            kMostHalfShift);
+    return bounds;
+  }
+
   __device__ Scale choose_scale(std::uint32_t flags, const Rows& rows, HalfTerms& terms) {
     if (flags & kHeadBegins) [[unlikely]]
       exponent_ = kNoExponent;
-    const uint4 words = ptx::load_shared_u32x4(rows.address + offsetof(HalfRowRecord, reference));
-    const int v_exponent = exponent_of(key_factor(offsetof(KeyRecord, v_factor)));
-    const int dp_exponent = static_cast<int>(words.y) + v_exponent;
-    const int delta_exponent = static_cast<int>(words.z);
+    const Bounds bounds = this->bounds();
+    const int wanted = exponent_ == kNoExponent ? bounds.most : bounds.reference - exponent_;
     Scale scale;
-    scale.reference = static_cast<int>(words.x);
-    // dP^T reaches 50176, delta 2^14 * 2^delta_exponent: with these shifts their sum, also times
-    // P', stays below 2^15.
-    scale.most =
-        min(min(-2 - dp_exponent, -delta_exponent) - static_cast<int>(words.w), kMostHalfShift);
-    const int wanted = exponent_ == kNoExponent ? scale.most : scale.reference - exponent_;
-    scale.shift = max(min(wanted, scale.most), scale.most - kMostHalfDrop);
+    scale.shift = max(min(wanted, bounds.most), bounds.most - kMostHalfDrop);
     scale.dk_shift = wanted - scale.shift;
-    terms.dp_factor = half2_power_of_two(dp_exponent + scale.shift);
-    terms.delta_factor = half2_power_of_two(delta_exponent + scale.shift);
+    scale.dq_shift = exponent_of(key_factor(offsetof(KeyRecord, k_relative))) - scale.shift;
+    scale.varies = (rows.flags & kQVaries) != 0 || scale.dk_shift != 0;
+    terms.dp_factor = half2_power_of_two(bounds.dp_exponent + scale.shift);
+    terms.delta_factor = half2_power_of_two(bounds.delta_exponent + scale.shift);
     return scale;
   }
-  __device__ void encode_dk(const Rows& rows, const Scale& scale, const HalfFragment& y,
-                            Payload& codes) const {
-    if (!__any_sync(~0u, (rows.flags & kQVaries) != 0 || scale.dk_shift != 0)) {
-      encode_tokens(y, codes);
-      return;
-    }
-    const float2 relative =
-        ptx::load_shared_f32x2(rows.address + offsetof(HalfRowRecord, q_relative));
+  /// dK's payload where it is not y.
+  __device__ void encode_dk(const Scale& scale, const HalfFragment& y, Payload& codes) const {
+    const float2 relative = ptx::load_shared_f32x2(record() + offsetof(HalfRowRecord, q_relative));
     const std::uint32_t factor = half2_power_of_two(scale.dk_shift);
     encode_tokens(y,
                   {ptx::half2_mul(__float_as_uint(relative.x), factor),
                    ptx::half2_mul(__float_as_uint(relative.y), factor)},
                   codes);
   }
-  __device__ int k_relative() const {
-    return exponent_of(key_factor(offsetof(KeyRecord, k_relative)));
-  }
   /// The amax of the warp's dS, K's exponents folded, that dQ's scale comes from.
   __device__ void publish_amax(const Scale& scale, float own) const {
-    const float amax = own * power_of_two(k_relative() - scale.shift);
+    const float amax = own * power_of_two(scale.dq_shift);
     const std::uint32_t for_dq = __reduce_max_sync(~0u, __float_as_uint(amax));
     if (ptx::elect_one()) smem_.amax[tile_ % Config::kAmaxBuffers][part_][warp_] = for_dq;
   }
@@ -213,15 +227,16 @@ class HalfConsumer : ConsumerBase<Config> {
   /// A larger exponent, or the first.
   __device__ void settle(Scale& scale, float own, HalfFragment& y, Gradient& dk) {
     const std::uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(own));
+    const Bounds bounds = this->bounds();
     const int old = exponent_;
     if (is_usable(__uint_as_float(bits))) {
-      const int least = amax_exponent(__uint_as_float(bits), scale.shift) + scale.reference;
+      const int least = amax_exponent(__uint_as_float(bits), scale.shift) + bounds.reference;
       // Up to kHalfSlack more where y then is dK's payload.
-      exponent_ = max(old, max(least, min(scale.reference - scale.most, least + kHalfSlack)));
+      exponent_ = max(old, max(least, min(bounds.reference - bounds.most, least + kHalfSlack)));
     }
     if (exponent_ == kNoExponent) return;
-    exponent_ = max(exponent_, scale.reference - scale.shift - kMostHalfPower);
-    scale.dk_shift = scale.reference - exponent_ - scale.shift;
+    exponent_ = max(exponent_, bounds.reference - scale.shift - kMostHalfPower);
+    scale.dk_shift = bounds.reference - exponent_ - scale.shift;
     if (bits >= 0x7F800000u) {
 #pragma unroll
       for (std::uint32_t& pair : y) pair = kHalfNans;
@@ -237,7 +252,7 @@ class HalfConsumer : ConsumerBase<Config> {
   __device__ void encode_ds(const Scale& scale, HalfFragment& y, Payload& codes) const {
     sync_threads(1 + part_, 128);
     const std::uint32_t bits = this->largest_amax(tile_, part_);
-    int exponent = k_relative() - scale.shift - amax_exponent(__uint_as_float(bits));
+    int exponent = scale.dq_shift - amax_exponent(__uint_as_float(bits));
     // Where dS is next to nothing to that of the warp's tiles before.
     for (; exponent > kMostHalfPower; exponent -= kMostHalfPower) {
       const std::uint32_t most = half2_power_of_two(kMostHalfPower);

@@ -8,7 +8,8 @@
 
 namespace mxfa::sm90::backward {
 
-/// Of the warpgroups: the producer and the adder are warps of the first, consumers come between.
+/// Of the warpgroups: the producer is a warp of the first, the adder and what loads columns are a
+/// thread each of two others of it; consumers come between.
 inline constexpr int kLoadingWarpgroup = 0, kFirstConsumer = 1;
 template <class Config>
 inline constexpr int kDqWarpgroup = kFirstConsumer + Config::kConsumers;
