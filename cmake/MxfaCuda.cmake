@@ -49,13 +49,14 @@ function(mxfa_assemble ptx name arch out)
   set(${out} ${cubin} PARENT_SCOPE)
 endfunction()
 
-# mxfa_embed_kernels(TARGET NAMESPACE name [ALL src.cu ...] [SM90 src.cu ...] [SM100 src.cu ...]):
-# adds to TARGET the images of every source for its architectures and their table, the function
-# std::span<const driver::KernelImage> mxfa::<name>::kernel_images(). Sources of ALL use nothing
-# that one architecture alone has: they are compiled to PTX once, of the plain target that runs on
-# all, and assembled for each.
+# mxfa_embed_kernels(TARGET NAMESPACE name [PTX_ONLY] [ALL src.cu ...] [SM90 src.cu ...]
+# [SM100 src.cu ...]): adds to TARGET the images of every source for its architectures and their
+# table, the function std::span<const driver::KernelImage> mxfa::<name>::kernel_images(). Sources of
+# ALL use nothing that one architecture alone has: they are compiled to PTX once, of the plain
+# target that runs on all, and assembled for each. PTX_ONLY, for tests: no cubins, which a GPU's
+# driver then makes.
 function(mxfa_embed_kernels target)
-  cmake_parse_arguments(arg "" "NAMESPACE" "ALL;SM90;SM100" ${ARGN})
+  cmake_parse_arguments(arg "PTX_ONLY" "NAMESPACE" "ALL;SM90;SM100" ${ARGN})
   set(archs_ALL sm_90a sm_100a sm_103a)
   set(archs_SM90 sm_90a)
   set(archs_SM100 sm_100a sm_103a)
@@ -80,13 +81,17 @@ function(mxfa_embed_kernels target)
           list(APPEND files ${ptx})
           string(APPEND symbols "MXFA_EMBED(${ptx_symbol}, \"${ptx}\")\n")
         endif()
-        mxfa_assemble(${ptx} ${name} ${arch} cubin)
-        set(cubin_symbol mxfa_${name}_${arch}_cubin)
-        list(APPEND files ${cubin})
         set_property(GLOBAL APPEND PROPERTY MXFA_PTX_${arch} ${ptx})
-        string(APPEND symbols "MXFA_EMBED(${cubin_symbol}, \"${cubin}\")\n")
+        set(cubin_bytes "{}")
+        if(NOT arg_PTX_ONLY)
+          mxfa_assemble(${ptx} ${name} ${arch} cubin)
+          set(cubin_symbol mxfa_${name}_${arch}_cubin)
+          list(APPEND files ${cubin})
+          string(APPEND symbols "MXFA_EMBED(${cubin_symbol}, \"${cubin}\")\n")
+          set(cubin_bytes "bytes(${cubin_symbol}, ${cubin_symbol}_end)")
+        endif()
         string(APPEND table "    {\"${name}\", \"${arch}\",\n"
-                            "     bytes(${cubin_symbol}, ${cubin_symbol}_end),\n"
+                            "     ${cubin_bytes},\n"
                             "     text(${ptx_symbol}, ${ptx_symbol}_end)},\n")
       endforeach()
     endforeach()

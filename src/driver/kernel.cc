@@ -84,9 +84,9 @@ const KernelImage& KernelCache::find_image(std::string_view module) const {
 
 void KernelCache::load(Module& module, std::string_view name) const {
   const KernelImage& image = find_image(name);
-  const void* data = device_.driver().kind() == DriverKind::kCuda
-                         ? static_cast<const void*>(image.cubin.data())
-                         : static_cast<const void*>(image.ptx.data());
+  const bool assembled = device_.driver().kind() == DriverKind::kCuda && !image.cubin.empty();
+  const void* data = assembled ? static_cast<const void*>(image.cubin.data())
+                               : static_cast<const void*>(image.ptx.data());
   device_.driver().check(device_.calls().cuModuleLoadData(&module.handle, data),
                          "cuModuleLoadData");
 }

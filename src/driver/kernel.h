@@ -13,13 +13,13 @@
 /// Kernels compiled ahead of time and their launch.
 namespace mxfa::driver {
 
-/// One .cu file compiled for one architecture, embedded by the build rule mxfa_add_kernels: the
-/// cubin for a GPU, the PTX text for the emulator. Nothing is compiled at run time.
+/// One .cu file compiled for one architecture, embedded by the build rule mxfa_embed_kernels: the
+/// cubin for a GPU, the PTX text for the emulator. Nothing of the library is compiled at run time.
 struct KernelImage {
-  std::string_view module;  ///< the .cu file's name without its extension
-  std::string_view arch;    ///< "sm_90a"
-  std::span<const std::byte> cubin;
-  std::string_view ptx;  ///< zero-terminated
+  std::string_view module;           ///< the .cu file's name without its extension
+  std::string_view arch;             ///< "sm_90a"
+  std::span<const std::byte> cubin;  ///< empty: a GPU's driver compiles the PTX
+  std::string_view ptx;              ///< zero-terminated
 };
 
 struct LaunchShape {
