@@ -3,7 +3,7 @@ find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 include(MxfaHeaderCheck)
 mxfa_check_project_headers()
 
-foreach(check format hygiene includes lengths python words)
+foreach(check format hygiene includes lengths named python words)
   add_test(NAME checks/${check}
            COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check ${check})
   set_tests_properties(checks/${check} PROPERTIES LABELS quick TIMEOUT 120)

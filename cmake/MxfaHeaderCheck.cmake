@@ -19,7 +19,6 @@ function(mxfa_check_headers)
   add_library(${arg_TARGET} OBJECT ${units})
   target_include_directories(${arg_TARGET} PRIVATE ${arg_ROOT})
   target_link_libraries(${arg_TARGET} PRIVATE ${arg_LIBS})
-  target_compile_options(${arg_TARGET} PRIVATE -O0)
 endfunction()
 
 # mxfa_first_includes(OUT SOURCES ...): the headers that a source includes before anything else,
@@ -67,6 +66,7 @@ function(mxfa_check_project_headers)
     if(headers)
       mxfa_check_headers(TARGET mxfa_${module}_headers ROOT ${PROJECT_SOURCE_DIR}/src
                          HEADERS ${headers} LIBS ${library})
+      mxfa_use_headers(mxfa_${module}_headers mxfa_library_headers)
     endif()
   endforeach()
 endfunction()

@@ -45,4 +45,5 @@ function(mxfa_add_module name)
   target_include_directories(mxfa_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include
                                                  ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(mxfa_${name} PUBLIC mxfa_options ${arg_LIBS})
+  mxfa_use_headers(mxfa_${name} mxfa_library_headers)
 endfunction()

@@ -1,11 +1,14 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "session.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace mxfa::emu::cli {
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <initializer_list>
 #include <span>
@@ -11,6 +10,12 @@
 
 #include "io/atomic_file.h"
 #include "io/json_records.h"
+
+// Not all of CLI11 for everyone: its header alone makes two seconds of code.
+namespace CLI {
+class App;
+class Validator;
+}  // namespace CLI
 
 /// The command line: one file for each subcommand, collected by main.cc.
 namespace mxfa::cli {

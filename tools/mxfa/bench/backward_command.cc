@@ -1,5 +1,6 @@
 #include "bench/backward_command.h"
 
+#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "bench/device_bench.h"

@@ -1,6 +1,7 @@
 #include "bench/compare_command.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cmath>

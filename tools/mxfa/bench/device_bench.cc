@@ -1,6 +1,7 @@
 #include "bench/device_bench.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 

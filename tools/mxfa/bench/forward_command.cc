@@ -1,6 +1,7 @@
 #include "bench/forward_command.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <optional>
