@@ -149,10 +149,11 @@ struct Wanted {
   Gradients kern, f64, recipe;
 };
 /// As half scores want it.
-void lower(const Matrix<float>& values, int binades, recipe::Operand& operand) {
+void lower(const Matrix<float>& values, int binades, recipe::Operand& operand,
+           bool coarse = false) {
   operand.along_d = operand.along_tokens =
       mx::lowered(std::move(operand.along_d),
-                  mx::row_major(values.data.data(), values.rows, values.cols), binades);
+                  mx::row_major(values.data.data(), values.rows, values.cols), binades, coarse);
 }
 Wanted wanted_of(const HeadInputs& inputs, bool half_scores) {
   recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
@@ -160,7 +161,7 @@ Wanted wanted_of(const HeadInputs& inputs, bool half_scores) {
   recipe::Operands operands = recipe::quantize_operands(inputs, config);
   if (half_scores) {
     lower(inputs.q, device::kLoweredQ, operands.q);
-    lower(inputs.k, device::kLoweredK, operands.k);
+    lower(inputs.k, device::kLoweredK, operands.k, true);
     lower(inputs.v, device::kLoweredV, operands.v);
     lower(inputs.dout, device::kLoweredDout, operands.dout);
   }

@@ -86,13 +86,15 @@ Wanted wanted_of(const Sample& sample, attention::Recipe own_recipe, bool half_s
   config.o_out = recipe::OutputFormat::kBf16;
   recipe::Operands operands = recipe::quantize_operands(sample.inputs, config);
   if (half_scores) {
-    const auto lower = [](recipe::Operand& operand, const Matrix<float>& values, int binades) {
-      operand.along_d = mx::lowered(
-          operand.along_d, mx::row_major(values.data.data(), values.rows, values.cols), binades);
+    const auto lower = [](recipe::Operand& operand, const Matrix<float>& values, int binades,
+                          bool coarse) {
+      operand.along_d =
+          mx::lowered(operand.along_d, mx::row_major(values.data.data(), values.rows, values.cols),
+                      binades, coarse);
       operand.along_tokens = operand.along_d;
     };
-    lower(operands.q, sample.inputs.q, device::kLoweredQ);
-    lower(operands.k, sample.inputs.k, device::kLoweredK);
+    lower(operands.q, sample.inputs.q, device::kLoweredQ, false);
+    lower(operands.k, sample.inputs.k, device::kLoweredK, true);
     const Matrix<float>& v = sample.inputs.v;
     operands.v.along_d =
         mx::for_half_sums(operands.v.along_d, mx::row_major(v.data.data(), v.rows, v.cols));

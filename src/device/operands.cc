@@ -17,6 +17,7 @@ struct Copies {
   BlockShape block_shape = BlockShape::k32xD;
   std::uint8_t min_scale = 0;
   std::uint8_t lowered = 0;
+  bool coarse = false;
   bool half_sums = false;
 };
 
@@ -56,13 +57,15 @@ class Preparation {
                         .transposed = backward,
                         .order = TokenOrder::kSigma,
                         .block_shape = shape,
-                        .lowered = spec_.half_scores ? kLoweredK : std::uint8_t{0}});
+                        .lowered = spec_.half_scores ? kLoweredK : std::uint8_t{0},
+                        .coarse = spec_.leak_free || spec_.half_scores});
     result.v = operand(spec_.v, k_offsets, spec_.k_sequences, spec_.num_heads_kv,
                        {.rows = backward,
                         .transposed = spec_.forward,
                         .block_shape = shape,
                         .min_scale = spec_.leak_free ? kLeakFreeMinScale : std::uint8_t{0},
                         .lowered = lowered_v(),
+                        .coarse = spec_.leak_free,
                         .half_sums = spec_.half_sums()});
     if (backward) {
       result.dout = operand(spec_.dout, o_offsets, o_sequences, spec_.num_heads,
@@ -119,6 +122,7 @@ class Preparation {
                 .order = copies.order,
                 .min_scale = copies.min_scale,
                 .lowered = copies.lowered,
+                .coarse = copies.coarse,
                 .half_sums = copies.half_sums,
                 .overlap = std::exchange(launched_, true)},
                mx::max_tiles(sequences.total, sequences.batch));

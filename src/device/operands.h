@@ -38,9 +38,12 @@
 /// 16; rows are a tensor (head_dim, heads, tokens), transposed copies (pitch, heads * head_dim),
 /// innermost first.
 ///
+/// Where scores are half or the form is leak-free, scales of K, and in leak-free form of V, go in
+/// steps of 4 binades (mx::coarse_scale), so that all 128 keys of most blocks have one.
+///
 /// A group (or token) that holds a NaN or an infinity has scale 0xFF and the code 0x7F in each
-/// element that exists. A group of zeros has scale 0. Scales of V in leak-free form are at least
-/// kLeakFreeMinScale, also those of zero rows.
+/// element that exists. A group of zeros has scale 0, or the least of these. Scales of V in
+/// leak-free form are at least kLeakFreeMinScale, also those of zero rows.
 namespace mxfa::device {
 
 struct Queue;

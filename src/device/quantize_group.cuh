@@ -143,8 +143,9 @@ struct Group {
         if constexpr (kWholeDim) amax[s] = reduce(reduce(amax[s], 4), 8);
       }
       if constexpr (!kByRow) amax[s] = reduce(amax[s], 16);
-      const int scale = max(max(mx::scale_from_amax<mx::E4M3>(amax[s], ScaleRule::kRoundUp), least),
-                            params.min_scale);
+      int scale = max(max(mx::scale_from_amax<mx::E4M3>(amax[s], ScaleRule::kRoundUp), least),
+                      params.min_scale);
+      if (params.coarse) scale = mx::coarse_scale(scale);
       scales[s] = mx::raised_scale(scale, params.lowered);
     }
   }

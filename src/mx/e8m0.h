@@ -49,6 +49,14 @@ MXFA_HOST_DEVICE constexpr std::uint8_t encode_scaled(float value, std::uint8_t 
   return encode_fp8<Format>(value * inverse_e8m0(scale));
 }
 
+/// The least scale that is at least this one and stands on the grid of steps of 4 binades: the
+/// exponents .., -10, -6, -2, .. of payload up to 448. Values of size 1 lie in the middle of one.
+/// So most blocks of a tensor share a scale although each takes its own. 0xFF stays.
+MXFA_HOST_DEVICE constexpr std::uint8_t coarse_scale(int scale) {
+  const int coarse = ((scale + 2) & ~3) + 1;
+  return static_cast<std::uint8_t>(coarse < kE8M0Nan ? coarse : scale);
+}
+
 /// The scale that is so many binades larger, at most the largest one; NaN stays NaN.
 MXFA_HOST_DEVICE constexpr std::uint8_t raised_scale(int scale, int binades) {
   if (scale == kE8M0Nan) return kE8M0Nan;

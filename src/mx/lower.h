@@ -10,10 +10,14 @@
 namespace mxfa::mx {
 
 /// Payload of an E4M3 tensor with the same values, `binades` smaller than the format allows:
-/// operands of kernels that keep scores in half (device/operands.h).
-inline QuantizedMatrix lowered(QuantizedMatrix matrix, const FloatView& values, int binades) {
-  if (binades == 0) return matrix;
-  for (std::uint8_t& scale : matrix.scales) scale = raised_scale(scale, binades);
+/// operands of kernels that keep scores in half (device/operands.h). `coarse`: its scales in steps
+/// of 4 binades first.
+inline QuantizedMatrix lowered(QuantizedMatrix matrix, const FloatView& values, int binades,
+                               bool coarse = false) {
+  if (binades == 0 && !coarse) return matrix;
+  for (std::uint8_t& scale : matrix.scales) {
+    scale = raised_scale(coarse ? coarse_scale(scale) : scale, binades);
+  }
   for (std::int64_t row = 0; row < values.rows; ++row) {
     for (std::int64_t col = 0; col < values.cols; ++col) {
       const std::uint8_t scale = matrix.scale(row, col);

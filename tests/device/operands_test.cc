@@ -239,11 +239,14 @@ TEST_P(Operands, AreTheRecipes) {
       }
       const auto want = reference::recipe::quantize_operands(inputs, call.config(s, head_kv));
       q.expect(want.q.along_d, q_sequence, h, "q");
-      k.expect(want.k.along_d, s, head_kv, "k");
-      const Matrix<float>& v_values = want.v.bf16;
+      const Matrix<float>&k_values = want.k.bf16, &v_values = want.v.bf16;
+      k.expect(mx::lowered(want.k.along_d,
+                           mx::row_major(k_values.data.data(), k_values.rows, k_values.cols), 0,
+                           test.leak_free),
+               s, head_kv, "k");
       v.expect(mx::lowered(want.v.along_d,
                            mx::row_major(v_values.data.data(), v_values.rows, v_values.cols),
-                           test.leak_free ? kLoweredTokenV : 0),
+                           test.leak_free ? kLoweredTokenV : 0, test.leak_free),
                s, head_kv, "v");
       if (test.backward) dout.expect(want.dout.along_d, s, h, "dout");
     }

@@ -34,6 +34,7 @@ struct Case {
   bool round_bf16 = false;
   std::uint8_t min_scale = 0;
   std::uint8_t lowered = 0;
+  bool coarse = false;
   bool half_sums = false;
   bool sums = false;       ///< some of them overflowed
   int exponent = 0;        ///< kF16: of the sums
@@ -159,7 +160,7 @@ struct Expected {
       tiled_tokens = scales_of(ScaleLayout::kTiled128x4, ScaleAxis::kTokens);
     }
     compact = scales_of(ScaleLayout::kRowMajor, ScaleAxis::kHeadDim);
-    if (test.min_scale > 0 || test.lowered > 0) raise(test, shape, values);
+    if (test.min_scale > 0 || test.lowered > 0 || test.coarse) raise(test, shape, values);
     if (test.half_sums && shape == BlockShape::k32xD) fit_half_sums(test, values);
   }
 
@@ -193,8 +194,9 @@ struct Expected {
         const std::int64_t at = (offsets.scale_row(shape, s, row) * test.num_heads + head) * cols +
                                 mx::scale_col(shape, i % test.head_dim);
         if (before[at] == mx::kE8M0Nan) continue;
-        compact[at] = static_cast<std::uint8_t>(
-            std::min<int>(std::max(before[at], test.min_scale) + test.lowered, 254));
+        int scale = std::max(before[at], test.min_scale);
+        while (test.coarse && scale < 254 && scale % 4 != 1) ++scale;
+        compact[at] = static_cast<std::uint8_t>(std::min<int>(scale + test.lowered, 254));
         const std::int64_t element = offsets.tokens[s] * test.num_heads * test.head_dim + i;
         codes[element] = mx::encode_scaled<mx::E4M3>(values[element], compact[at]);
       }
@@ -260,6 +262,7 @@ inline void check(const Case& test, BlockShape shape) {
             .order = test.order,
             .min_scale = test.min_scale,
             .lowered = test.lowered,
+            .coarse = test.coarse,
             .half_sums = test.half_sums},
            batch.max_tiles());
   machine.synchronize();

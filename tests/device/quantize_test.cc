@@ -67,6 +67,12 @@ std::vector<Case> input_cases() {
   Case& lowered = add("lowered_infinite", DType::kF32);
   lowered.lowered = 4;
   lowered.corner = kInfinity;
+  Case& coarse = add("coarse", DType::kBF16);
+  coarse.coarse = true;
+  coarse.lowered = 4;
+  Case& coarse_infinite = add("coarse_infinite", DType::kF32);
+  coarse_infinite.coarse = true;
+  coarse_infinite.corner = kInfinity;
   add("half_sums", DType::kBF16).half_sums = true;
   Case& large = add("half_sums_large", DType::kF32);
   large.half_sums = true;

@@ -177,6 +177,21 @@ TEST(E8M0, RaisedScalesEndAtTheLargest) {
   }
 }
 
+/// The least of the grid that is not smaller; the largest has no coarser one.
+TEST(E8M0, CoarseScalesGoInStepsOfFourBinades) {
+  for (int scale = 0; scale < 254; ++scale) {
+    const int coarse = coarse_scale(scale);
+    ASSERT_TRUE(coarse >= scale && coarse < scale + 4 && (coarse - (kE8M0Bias - 6)) % 4 == 0)
+        << scale << ": " << coarse;
+  }
+  EXPECT_EQ(coarse_scale(254), 254);
+  EXPECT_EQ(coarse_scale(kE8M0Nan), kE8M0Nan);
+  // 1/2 to 7 share one.
+  EXPECT_EQ(coarse_scale(scale_from_amax<E4M3>(0.5f, ScaleRule::kRoundUp)), kE8M0Bias - 6);
+  EXPECT_EQ(coarse_scale(scale_from_amax<E4M3>(7.0f, ScaleRule::kRoundUp)), kE8M0Bias - 6);
+  EXPECT_EQ(coarse_scale(scale_from_amax<E4M3>(7.5f, ScaleRule::kRoundUp)), kE8M0Bias - 2);
+}
+
 /// Payload of the largest values, 8 binades below what the format holds: under 254 it is 7 below.
 TEST(Lowered, TheLargestValuesStayNumbers) {
   const float values[] = {std::numeric_limits<float>::max(), -0x1p127f, 0x1p110f, 0.0f};

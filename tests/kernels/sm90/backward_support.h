@@ -221,13 +221,14 @@ class BackwardBatch {
   }
   /// As half scores want operands.
   static void lower(const HeadInputs& inputs, recipe::Operands& operands) {
-    const auto one = [](const Matrix<float>& values, int binades, recipe::Operand& operand) {
+    const auto one = [](const Matrix<float>& values, int binades, recipe::Operand& operand,
+                        bool coarse = false) {
       operand.along_d = operand.along_tokens =
           mx::lowered(std::move(operand.along_d),
-                      mx::row_major(values.data.data(), values.rows, values.cols), binades);
+                      mx::row_major(values.data.data(), values.rows, values.cols), binades, coarse);
     };
     one(inputs.q, device::kLoweredQ, operands.q);
-    one(inputs.k, device::kLoweredK, operands.k);
+    one(inputs.k, device::kLoweredK, operands.k, true);
     one(inputs.v, device::kLoweredV, operands.v);
     one(inputs.dout, device::kLoweredDout, operands.dout);
   }

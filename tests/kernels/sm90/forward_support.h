@@ -58,9 +58,10 @@ struct ForwardCase {
   std::optional<double> fill_q = {}, fill_k = {};  ///< all entries
   std::int64_t slack_rows = 0;                     ///< of NaN, behind the last sequence
   double softmax_scale = 0;                        ///< 0: 1 / sqrt(head_dim)
-  bool half_sums = true;                           ///< what V says of its payload, where asked
+  bool coarse = true;       ///< scales of K and V are, where prepare_operands() makes them so
+  bool half_sums = true;    ///< what V says of its payload, where asked
   std::int64_t nan_v = -1;  ///< this token of every sequence is NaN in V, if there is one
-  /// K and V of tokens from here on are others than without it.
+  /// K and V of tokens from here on are others than without it, and Q where it has as many.
   std::int64_t other_from = std::numeric_limits<std::int64_t>::max();
 
   double scale() const {
@@ -96,11 +97,12 @@ inline std::vector<std::int32_t> equal_offsets(std::int64_t batch, std::int64_t 
   return cu;
 }
 
-/// `lowered`: payload is that many binades smaller than the format allows.
-inline mx::QuantizedMatrix quantize_rows(const Matrix<float>& values, BlockShape shape,
-                                         int lowered) {
+/// `lowered`: payload is that many binades smaller than the format allows. `coarse`: scales in
+/// steps of 4 binades.
+inline mx::QuantizedMatrix quantize_rows(const Matrix<float>& values, BlockShape shape, int lowered,
+                                         bool coarse) {
   const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
-  return mx::lowered(mx::quantize(view, {shape}), view, lowered);
+  return mx::lowered(mx::quantize(view, {shape}), view, lowered, coarse);
 }
 
 class ForwardBatch {
@@ -126,9 +128,10 @@ class ForwardBatch {
                         : !lowered    ? 0
                         : side == &q_ ? device::kLoweredQ
                                       : device::kLoweredK;
+      const bool coarse = test.coarse && ((tokens && side != &q_) || (lowered && side == &k_));
       for (std::int64_t i = 0; i < side->batch() * side->heads; ++i) {
         const Matrix<float> values = side->matrix(i / side->heads, i % side->heads);
-        mx::QuantizedMatrix matrix = quantize_rows(values, block_shape(), lower);
+        mx::QuantizedMatrix matrix = quantize_rows(values, block_shape(), lower, coarse);
         if (((lowered && !tokens) || test.product == Product::kBf16) && side == &v_) {
           matrix = mx::for_half_sums(matrix,
                                      mx::row_major(values.data.data(), values.rows, values.cols));
@@ -189,6 +192,14 @@ class ForwardBatch {
             float& value = side->values[(side->cu[s] + row) * width + i];
             value = row % 3 == 0 ? std::numeric_limits<float>::quiet_NaN() : -64 * value;
           }
+        }
+      }
+    }
+    // Rows whose factors half cannot hold, and others, beside those that must stay.
+    for (std::int64_t s = 0; s < q_.batch(); ++s) {
+      for (std::int64_t row = token; row < q_.length(s); ++row) {
+        for (std::int64_t i = 0; i < q_.heads * q_.dim; ++i) {
+          q_.values[(q_.cu[s] + row) * q_.heads * q_.dim + i] *= row % 3 == 0 ? 0x1p40f : -16;
         }
       }
     }
