@@ -33,9 +33,10 @@ struct SplitTail {
   /// Segments are numbered below this.
   MXFA_HOST_DEVICE constexpr std::int32_t max_segments() const { return ctas + slots(); }
 
-  /// The segment of `cta` that begins `done` blocks into its share; not valid() behind the last.
-  MXFA_HOST_DEVICE constexpr TailSegment at(std::int32_t cta, std::int64_t done) const {
-    const std::int64_t unit = begin_of(cta) + done, end = begin_of(cta + 1);
+  /// Segment `index` of the share of `cta`; not valid() behind the last.
+  MXFA_HOST_DEVICE constexpr TailSegment at(std::int32_t cta, std::int32_t index) const {
+    const std::int64_t begin = begin_of(cta), end = begin_of(cta + 1);
+    const std::int64_t unit = index == 0 ? begin : (begin / blocks + index) * blocks;
     if (unit >= end) return {};
     TailSegment result;
     result.slot = static_cast<std::int32_t>(unit / blocks);

@@ -19,7 +19,6 @@ __device__ inline std::int64_t rows_before(const RowsBehind& x) {
 /// By a whole warp, one of `warps`: a thread a row of up to 4 bytes, a warp a longer one.
 __device__ inline void clear_behind(const RowsBehind& x, std::int32_t warp, std::int32_t warps) {
   const std::int64_t first = rows_before(x);
-  const std::int64_t works = (x.rows - first) * x.num_heads;
   const bool words = (reinterpret_cast<std::uintptr_t>(x.data) | x.row_bytes | x.row_stride_bytes |
                       x.head_stride_bytes) %
                          4 ==
@@ -27,15 +26,17 @@ __device__ inline void clear_behind(const RowsBehind& x, std::int32_t warp, std:
   const std::int32_t lane = static_cast<std::int32_t>(threadIdx.x % 32);
   const std::int32_t lanes = x.row_bytes > 4 ? 32 : 1, rows = 32 / lanes;
   const std::int32_t step = lanes * (words ? 4 : 1);
-  for (std::int64_t work = std::int64_t{warp} * rows + lane / lanes; work < works;
-       work += std::int64_t{warps} * rows) {
-    std::uint8_t* const to = x.data + (first + work / x.num_heads) * x.row_stride_bytes +
-                             work % x.num_heads * x.head_stride_bytes;
-    for (std::int32_t i = lane % lanes * (step / lanes); i < x.row_bytes; i += step) {
-      if (words) {
-        *reinterpret_cast<std::uint32_t*>(to + i) = x.minus_infinity ? 0xFF800000u : 0u;
-      } else {
-        to[i] = 0;
+  // Rows and heads one in the other: a division of 64 bits would take more registers than there
+  // are.
+  for (std::int64_t row = first + warp * rows + lane / lanes; row < x.rows; row += warps * rows) {
+    std::uint8_t* to = x.data + row * x.row_stride_bytes;
+    for (std::int32_t head = 0; head < x.num_heads; ++head, to += x.head_stride_bytes) {
+      for (std::int32_t i = lane % lanes * (step / lanes); i < x.row_bytes; i += step) {
+        if (words) {
+          *reinterpret_cast<std::uint32_t*>(to + i) = x.minus_infinity ? 0xFF800000u : 0u;
+        } else {
+          to[i] = 0;
+        }
       }
     }
   }

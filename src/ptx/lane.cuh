@@ -10,4 +10,11 @@ __device__ inline int lane_now() {
   return lane;
 }
 
+/// Likewise threadIdx.x.
+__device__ inline int thread_now() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 }  // namespace mxfa::ptx

@@ -15,7 +15,9 @@ void check(const SplitTail& split) {
   std::int64_t least = 1 << 30, most = 0;
   for (std::int32_t cta = 0; cta < split.ctas; ++cta) {
     std::int64_t done = 0;
-    for (auto s = split.at(cta, 0); s.valid(); s = split.at(cta, done)) {
+    for (std::int32_t index = 0;; ++index) {
+      const TailSegment s = split.at(cta, index);
+      if (!s.valid()) break;
       ASSERT_EQ(s.tile, split.whole_tiles() + s.slot);
       ASSERT_EQ(s.n_begin, next[s.slot]) << "cta " << cta;
       ASSERT_EQ(s.part, parts[s.slot]++);

@@ -59,9 +59,12 @@ struct Config {
   /// for it (mx/half_sums.h).
   static constexpr bool kHalfSums = kScores == Scores::kF16 || kTokenScales || kBf16;
   /// Whether S of the next block is issued behind P V, before that has been added to O.
-  static constexpr bool kScoresAhead = kHalfSums && kConsumers == 3;
+  static constexpr bool kScoresAhead = kHalfSums && kConsumers == 3 && !kTokenScales;
 
   static constexpr int kQBuffers = kQkParts == 2 ? 1 : 2;
+  /// Of what is known of a tile beside its Q.
+  static constexpr int kTileBuffers = 2;
+  static_assert(kQBuffers == 2 || kScoresAhead, "one Q is given back before the last P V");
   static constexpr int kStages = kHeadDim == 128 ? (kBf16             ? 3
                                                     : kConsumers == 4 ? 4
                                                                       : 5)
@@ -113,7 +116,8 @@ struct alignas(16) StageScales<Config, true, Scores::kF32> {
   Pair pair[Config::kTileN / 2];
   float unfold[Config::kTileN];  ///< 2^-value
   std::uint32_t nan_tokens[Config::kTileN / 32];
-  std::int32_t anchor;  ///< kTokenAnchor, + kNanGroupUnit where a token of V is NaN
+  std::int32_t anchor;   ///< kTokenAnchor, + kNanGroupUnit where a token of V is NaN
+  std::int32_t uniform;  ///< whether all tokens have the same numbers, none of them NaN
 };
 /// Half scores: pairs of neighbouring tokens, so placed that a thread finds those of four of its
 /// columns side by side (token_word()). What half cannot hold marks a token as odd: its numbers
@@ -130,7 +134,11 @@ struct alignas(16) StageScales<Config, true, Scores::kF16> {
   std::uint32_t nan_tokens[Config::kTileN / 32];
   std::int32_t has_odd;
   std::int32_t anchor;  ///< as with FP32 scores
+  /// The tokens' value where all have the same numbers, none of them odd or NaN; else kByToken.
+  std::int32_t kind;
 };
+/// A kind of block (StageScales::kind) that no value is.
+inline constexpr int kByToken = 1000;
 /// Word of tokens 8 * eight + 2 * quarter and the next.
 MXFA_HOST_DEVICE constexpr int token_word(int eight, int quarter) {
   return eight / 4 * 16 + quarter * 4 + eight % 4;
@@ -220,28 +228,40 @@ inline constexpr int kPartValues = Config::kHeadDim / 2 + 5;
 template <class Config>
 inline constexpr std::int64_t kPartBytes = std::int64_t{kPartValues<Config>} * 128 * 4;
 
+/// What is known of a tile's rows where every token has scales.
+template <class Config>
+struct RowNumbers {
+  static constexpr int kRows = Config::kTokenScales ? Config::kTileM : 1;
+  /// softmax_scale * log2(e) * 2^(exponent of the row); half: * 2^kKeyShift.
+  float factor[kRows];
+  /// Largest visible s; half scores: of odd tokens. The consumers' own, for want of registers.
+  float top[kRows];
+};
+
 template <class Config>
 struct SmemPlan {
   alignas(1024) std::uint8_t q[Config::kQBuffers][Config::kTileM * Config::kQkBytes];
   alignas(1024) std::uint8_t k[Config::kStages][Config::kTileN * Config::kQkBytes];
   alignas(1024) std::uint8_t v[Config::kStages][Config::kHeadDim * Config::kTileN];
   StageScales<Config> scales[Config::kStages];
-  TileRecord tile[Config::kQBuffers];
+  TileRecord tile[Config::kTileBuffers];
   TakenTile taken;                              ///< the producer of tiles' own
   attention::TailSegment share[kMostSegments];  ///< likewise
   Keys keys;                                    ///< the producer of keys' own
-  BlockRange blocks[Config::kQBuffers][Config::kConsumers];
-  std::int32_t q_exponent[Config::kQBuffers][Config::kQGroups];  ///< kGroupScales: of rows' groups
-  /// kTokenScales: softmax_scale * log2(e) * 2^(exponent of the row); half: * 2^kKeyShift.
-  float q_factor[Config::kQBuffers][Config::kTokenScales ? Config::kTileM : 1];
+  BlockRange blocks[Config::kTileBuffers][Config::kConsumers];
+  std::int32_t q_exponent[Config::kTileBuffers]
+                         [Config::kQGroups];      ///< kGroupScales: of rows' groups
+  RowNumbers<Config> rows[Config::kTileBuffers];  ///< kTokenScales
   /// O in MXFP8: largest magnitudes of a warp's 16 rows and 32 columns.
   float o_amax[Config::kConsumers][4][Config::kHeadDim / 32];
-  std::uint64_t q_full[Config::kQBuffers];   ///< producer's lanes + bytes: Q and the tile's record
-  std::uint64_t q_empty[Config::kQBuffers];  ///< every consumer thread, lanes of keys' producer
-  std::uint64_t full[Config::kStages];       ///< producer's lanes + bytes: K, V^T, their scales
-  std::uint64_t empty[Config::kStages];      ///< every consumer thread
-  std::uint64_t patched;                     ///< bytes of a stage that has NaN in V
-  std::int32_t merges[Config::kConsumers];   ///< whether the warpgroup came last of a tile's parts
+  std::uint64_t tile_full[Config::kTileBuffers];  ///< producer's lanes: the tile's record
+  std::uint64_t q_full[Config::kTileBuffers];     ///< the same + bytes: Q too
+  std::uint64_t q_empty[Config::kTileBuffers];  ///< every consumer thread, lanes of keys' producer
+  std::uint64_t q_read;  ///< of one Q: every consumer thread, as its last scores are made
+  std::uint64_t full[Config::kStages];      ///< producer's lanes + bytes: K, V^T, their scales
+  std::uint64_t empty[Config::kStages];     ///< every consumer thread
+  std::uint64_t patched;                    ///< bytes of a stage that has NaN in V
+  std::int32_t merges[Config::kConsumers];  ///< whether the warpgroup came last of a tile's parts
 };
 
 static_assert(sizeof(SmemPlan<Config<128, Scores::kF16>>) <= 227 * 1024);

@@ -16,7 +16,7 @@ namespace mxfa::sm90::forward {
 /// One warpgroup, 64 rows: S of a key block, its softmax, PV into a fresh accumulator (the FP8
 /// accumulator keeps 13 bits), O = O * rescale + fresh. Three or four such groups in turn keep the
 /// tensor cores busy without an order among them.
-/// Waits on q_full, full; signals q_empty, empty; owns O and the rows' state.
+/// Waits on q_full, full; signals q_empty, q_read, empty; owns O and the rows' state.
 template <class Config>
 class Consumer {
  public:
@@ -55,9 +55,7 @@ class Consumer {
     return base_ + static_cast<std::uint32_t>(member) + index * static_cast<std::uint32_t>(size);
   }
 
-  __device__ const float* row_factors() const {
-    return smem_.q_factor[buffer_] + 64 * part_ + 16 * warp_;
-  }
+  __device__ int first_row() const { return 64 * part_ + 16 * warp_; }
 
   /// Read where it is needed, for want of registers.
   __device__ int end_of_blocks() const { return smem_.blocks[buffer_][part_].end; }
@@ -67,12 +65,12 @@ class Consumer {
     blocks = {uniform(blocks.begin), uniform(blocks.end), uniform(blocks.full_begin),
               uniform(blocks.full_end)};
     typename Rows::State rows;
-    if constexpr (Config::kTokenScales) rows.keeps_top = params_.row_max != nullptr;
-    if constexpr (kPackedTokens) Rows::begin(row_factors(), rows);
+    if constexpr (Config::kTokenScales) Rows::begin(smem_.rows[buffer_], first_row(), rows);
     Sums sums = {};
     const QOperand<Config> q(
-        at(offsetof(Plan, q), buffer_, sizeof(smem_.q[0])) + part_ * 64 * Config::kQkBytes, warp_,
-        ptx::lane_now());
+        at(offsetof(Plan, q), buffer_ % Config::kQBuffers, sizeof(smem_.q[0])) +
+            part_ * 64 * Config::kQkBytes,
+        warp_, ptx::lane_now());
     pass_blocks(blocks.begin - tile.n_begin);
     if (blocks.begin < blocks.end) {
       if constexpr (Config::kHalfSums) {
@@ -80,12 +78,16 @@ class Consumer {
       } else {
         run_blocks(tile, blocks, q, rows, sums);
       }
+    } else {
+      release_q();
     }
     pass_blocks(tile.n_end - end_of_blocks());
-    if constexpr (kPackedTokens) Rows::finish(row_factors(), rows);
+    if constexpr (Config::kTokenScales) {
+      if (params_.row_max != nullptr) Rows::finish(smem_.rows[buffer_], first_row(), rows);
+    }
     finish_tile(tile, rows, sums);
     ptx::mbarrier_arrive(at(offsetof(Plan, q_empty), buffer_, 8));
-    if (++buffer_ == Config::kQBuffers) {
+    if (++buffer_ == Config::kTileBuffers) {
       buffer_ = 0;
       buffer_phase_ ^= 1;
     }
@@ -103,7 +105,7 @@ class Consumer {
   }
   __device__ void store_tile(const TileRecord& tile, typename Rows::State& rows,
                              float (&o)[Config::kHeadDim / 2]) {
-    if (tile.parts == 1 || PartMerger<Config>(params_, tile, part_, 32 * warp_ + ptx::lane_now())
+    if (tile.parts == 1 || PartMerger<Config>(params_, tile, part_, ptx::thread_now() % 128)
                                .run(rows, o, smem_.merges[part_])) {
       store_rows<Config, Rows>(params_, tile, rows, o, smem_.o_amax[part_],
                                64 * part_ + 16 * warp_);
@@ -112,6 +114,10 @@ class Consumer {
 
   __device__ void wait_for_stage() {
     ptx::mbarrier_wait(at(offsetof(Plan, full), stage_, 8), phase_);
+  }
+  /// One Q goes back as soon as the last scores are made; of two there is one in hand.
+  __device__ void release_q() const {
+    if constexpr (Config::kQBuffers == 1) ptx::mbarrier_arrive(at(offsetof(Plan, q_read), 0, 8));
   }
   __device__ int next_stage() const { return stage_ + 1 == Config::kStages ? 0 : stage_ + 1; }
   __device__ unsigned next_phase() const {
@@ -192,6 +198,7 @@ class Consumer {
         promote(fresh, units, sums);
         continue;
       }
+      if (last) release_q();
       ptx::wgmma_fence();
       issue_values<Config>(fresh, p, v);
       if (!Config::kScoresAhead) ready = next_is_ready();
@@ -235,12 +242,13 @@ class Consumer {
                                                    const BlockRange& blocks,
                                                    typename Rows::State& rows,
                                                    typename Rows::Fragment& s, Sums& sums) {
-    const typename Rows::Scales scales(smem_.scales[stage_], smem_.q_factor[buffer_],
-                                       64 * part_ + 16 * warp_);
+    const bool partial = n_block < blocks.full_begin || n_block >= blocks.full_end;
+    const typename Rows::Scales scales(
+        smem_.scales[stage_], smem_.rows[buffer_], first_row(),
+        {.partial = partial, .keeps_top = params_.row_max != nullptr});
     const int anchor = smem_.scales[stage_].anchor;
     ptx::wgmma_wait<0>();
     fence_registers(s);
-    const bool partial = n_block < blocks.full_begin || n_block >= blocks.full_end;
     if (__builtin_expect(partial || anchor != rows.anchor, 0)) {
       const int nan_groups = (anchor + kNanGroupUnit / 2) / kNanGroupUnit;
       if (partial) {
@@ -250,6 +258,9 @@ class Consumer {
       if (anchor != rows.anchor) {
         move_anchor(anchor - nan_groups * kNanGroupUnit, nan_groups, tile, n_block, rows, sums);
       }
+    }
+    if constexpr (kPackedTokens) {
+      if (scales.kind != rows.kind) scale_sums<Config>(Rows::turn(scales, rows), sums);
     }
     return scales;
   }

@@ -16,7 +16,8 @@ __device__ inline void forward(const ForwardParams& params) {
   auto& smem = *reinterpret_cast<SmemPlan<Config>*>(memory);
   constexpr int kConsumerThreads = 128 * Config::kConsumers;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Config::kQBuffers; ++i) {
+    for (int i = 0; i < Config::kTileBuffers; ++i) {
+      cuda::ptx::mbarrier_init(&smem.tile_full[i], 32);
       cuda::ptx::mbarrier_init(&smem.q_full[i], 32);
       cuda::ptx::mbarrier_init(&smem.q_empty[i], kConsumerThreads + 32);
     }
@@ -24,6 +25,7 @@ __device__ inline void forward(const ForwardParams& params) {
       cuda::ptx::mbarrier_init(&smem.full[i], 32);
       cuda::ptx::mbarrier_init(&smem.empty[i], kConsumerThreads);
     }
+    cuda::ptx::mbarrier_init(&smem.q_read, kConsumerThreads);
     cuda::ptx::mbarrier_init(&smem.patched, 1);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }

@@ -8,6 +8,7 @@
 #include "kernels/sm90/forward/tiles.cuh"
 #include "mx/permutation.h"
 #include "ptx/half2.cuh"
+#include "ptx/lane.cuh"
 #include "ptx/mbarrier.cuh"
 
 /// The role that brings keys and values.
@@ -23,8 +24,7 @@ struct BlockExponents {
   __device__ BlockExponents(const ForwardParams& call, const Keys& of) : params(call), keys(of) {}
 
   __device__ void fetch(std::int32_t n_block, std::int32_t n_end) {
-    const std::int32_t group =
-        n_block * Config::kKGroups + static_cast<int>(threadIdx.x) % Config::kKGroups;
+    const std::int32_t group = n_block * Config::kKGroups + ptx::lane_now() % Config::kKGroups;
     k = v = kNoAnchor;
     if (n_block >= n_end || group * kScaleGroup >= keys.count) return;
     k = Config::kBf16 ? 0 : exponent(params.k.scales, keys.group + group, keys.head);
@@ -50,8 +50,7 @@ struct BlockExponents<Config, true> {
     if (n_block >= n_end) return;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      const std::int32_t key =
-          n_block * Config::kTileN + 32 * i + static_cast<int>(threadIdx.x) % 32;
+      const std::int32_t key = n_block * Config::kTileN + 32 * i + ptx::lane_now();
       if (key >= keys.count) continue;
       k = __byte_perm(k, scale_code(params.k.scales, keys.token + key, keys.head), selector(i));
       v = __byte_perm(v, scale_code(params.v_scales, keys.token + key, keys.head), selector(i));
@@ -66,22 +65,21 @@ struct BlockExponents<Config, true> {
 };
 
 /// One warp: copies K and V^T of the tiles' key blocks, turns scales into factors.
-/// Waits on q_full, empty; signals q_empty, full; owns a stage until then.
+/// Waits on tile_full, empty; signals q_empty, full; owns a stage until then.
 template <class Config>
 class KeyProducer {
  public:
   using Plan = SmemPlan<Config>;
 
-  __device__ KeyProducer(const ForwardParams& params, Plan& smem)
-      : params_(params), smem_(smem), lane_(threadIdx.x & 31) {}
+  __device__ KeyProducer(const ForwardParams& params, Plan& smem) : params_(params), smem_(smem) {}
 
   __device__ void run() {
     while (true) {
-      ptx::mbarrier_wait(shared_address(&smem_.q_full[buffer_]), buffer_phase_);
+      ptx::mbarrier_wait(shared_address(&smem_.tile_full[buffer_]), buffer_phase_);
       const TileRecord& record = smem_.tile[buffer_];
       if (record.valid == 0) return;
       __syncwarp();  // every lane has read the keys before
-      if (lane_ == 0) {
+      if (ptx::lane_now() == 0) {
         smem_.keys = {.group = record.k_group,
                       .token = record.k_begin,
                       .column = record.v_column,
@@ -94,11 +92,11 @@ class KeyProducer {
       int q_exponent = 0;
       if constexpr (Config::kProduct == Product::kGroupScales) {
         // The one that lanes 4 g .. 4 g + 3 need for group g of the tile.
-        const int group = lane_ / Config::kKGroups;
+        const int group = ptx::lane_now() / Config::kKGroups;
         q_exponent = smem_.q_exponent[buffer_][group < Config::kQGroups ? group : 0];
       }
       ptx::mbarrier_arrive(shared_address(&smem_.q_empty[buffer_]));
-      if (++buffer_ == Config::kQBuffers) {
+      if (++buffer_ == Config::kTileBuffers) {
         buffer_ = 0;
         buffer_phase_ ^= 1;
       }
@@ -124,7 +122,7 @@ class KeyProducer {
       }
       if (has_nan) {
         copy_patched(keys, n_block);
-      } else if (lane_ == 0) {
+      } else if (ptx::lane_now() == 0) {
         copy_keys(keys, n_block, &smem_.full[stage_]);
       } else {
         // Every lane hands over what it wrote.
@@ -140,7 +138,7 @@ class KeyProducer {
   /// NaN in V would reach rows that do not see it, as 0 * NaN: zeros take its place, and the
   /// consumers make O of the rows that see it NaN.
   __device__ void copy_patched(const Keys& keys, std::int32_t n_block) {
-    if (lane_ == 0) copy_keys(keys, n_block, &smem_.patched);
+    if (ptx::lane_now() == 0) copy_keys(keys, n_block, &smem_.patched);
     __syncwarp();  // also: what the stage's scales say of NaN has been written
     ptx::mbarrier_wait(shared_address(&smem_.patched), patched_phase_);
     patched_phase_ ^= 1;
@@ -156,7 +154,7 @@ class KeyProducer {
     const int anchor = smem_.scales[stage_].anchor;
     const int nan_groups = (anchor + kNanGroupUnit / 2) / kNanGroupUnit;
     constexpr int kChunks = Config::kTileN / 16;  // of a row of V^T, swizzled among themselves
-    for (int i = lane_; i < Config::kHeadDim * kChunks; i += 32) {
+    for (int i = ptx::lane_now(); i < Config::kHeadDim * kChunks; i += 32) {
       const int row = i / kChunks, chunk = i % kChunks ^ row % 8;
       if ((nan_groups >> chunk / 2 & 1) == 0) continue;
       reinterpret_cast<uint4*>(smem_.v[stage_])[i] = uint4{};
@@ -165,7 +163,7 @@ class KeyProducer {
   __device__ void clear_nan_tokens() {
     for (int token = 0; token < Config::kTileN; ++token) {
       if ((smem_.scales[stage_].nan_tokens[token / 32] >> token % 32 & 1) == 0) continue;
-      for (int row = lane_; row < Config::kHeadDim; row += 32) {
+      for (int row = ptx::lane_now(); row < Config::kHeadDim; row += 32) {
         const int chunk = token / 16 ^ row % 8;
         smem_.v[stage_][row * Config::kTileN + 16 * chunk + mx::pi_position(token % 16)] = 0;
       }
@@ -220,18 +218,18 @@ class KeyProducer {
       packable = packable && sum <= 12;
       sum = sum < -20 ? -20 : sum > 12 ? 12 : sum;
     }
-    const int lane_group = lane_ % kGroups;
+    const int lane = ptx::lane_now(), lane_group = lane % kGroups;
     packable = __all_sync(kAll, packable);
     const bool uniform = __all_sync(kAll, k_exponent == first_k && fold == 0);
-    if (lane_ < Config::kQGroups * kGroups) {
-      out.factor[lane_ / kGroups][lane_group] = lane_value(params_.scale_log2 * power_of_two(sum));
+    if (lane < Config::kQGroups * kGroups) {
+      out.factor[lane / kGroups][lane_group] = lane_value(params_.scale_log2 * power_of_two(sum));
     }
-    if (lane_ < kGroups) {
+    if (lane < kGroups) {
       out.fold[lane_group] = lane_value(static_cast<float>(fold));
       const int safe = Config::kScores == Scores::kF16 && fold < kLeastPackedFold ? 0 : fold;
       out.unfold[lane_group] = lane_value(power_of_two(-safe));
     }
-    if (lane_ == 0) {
+    if (ptx::lane_now() == 0) {
       out.anchor = anchor + static_cast<int>(nan_groups) * kNanGroupUnit;
       out.packing = !packable ? Packing::kNone : uniform ? Packing::kUniform : Packing::kGroups;
     }
@@ -241,6 +239,8 @@ class KeyProducer {
   /// Of scale codes as BlockExponents has them. Whether V has NaN.
   __device__ bool write_token_scales(std::uint32_t k_codes, std::uint32_t v_codes) {
     StageScales<Config>& out = smem_.scales[stage_];
+    const bool same_k = same_codes(k_codes), same_v = same_codes(v_codes);
+    const bool same_numbers = __all_sync(~0u, same_k && same_v);
     unsigned any_nan = 0, any_odd = 0;
 #pragma unroll
     for (int word = 0; word < Config::kTileN / 32; ++word) {
@@ -248,15 +248,26 @@ class KeyProducer {
       int v = exponent_of(v_codes >> 8 * word & 0xFF);
       const unsigned nan = __ballot_sync(~0u, v == kNanExponent);
       v = v < kLeastValue ? kLeastValue : v;
-      any_odd |= write_token(32 * word + lane_, k, v);
-      if (lane_ == 0) out.nan_tokens[word] = nan;
+      any_odd |= write_token(32 * word + ptx::lane_now(), k, v);
+      if (ptx::lane_now() == 0) out.nan_tokens[word] = nan;
       any_nan |= nan;
     }
-    if (lane_ == 0) {
+    if (ptx::lane_now() == 0) {
       out.anchor = kTokenAnchor<Config> + (any_nan != 0 ? kNanGroupUnit : 0);
-      if constexpr (Config::kScores == Scores::kF16) out.has_odd = any_odd != 0;
+      const bool same = same_numbers && (any_nan | any_odd) == 0;
+      if constexpr (Config::kScores == Scores::kF16) {
+        out.has_odd = any_odd != 0;
+        out.kind = same ? out.value_exponent[0] - kTokenAnchor<Config> : kByToken;
+      } else {
+        out.uniform = same;
+      }
     }
     return any_nan != 0;
+  }
+
+  /// By all lanes: whether this one's four codes are those of the first token.
+  __device__ static bool same_codes(std::uint32_t codes) {
+    return codes == (__shfl_sync(~0u, codes, 0) & 0xFF) * 0x01010101u;
   }
 
   /// Which of the 32 tokens are odd.
@@ -281,7 +292,7 @@ class KeyProducer {
       half_at(out.unfold, at) = odd ? std::uint16_t{0} : to_half(power_of_two(-value));
       out.key_exponent[token] = static_cast<std::int8_t>(k);
       out.value_exponent[token] = static_cast<std::int8_t>(v);
-      if (lane_ == 0) out.odd_tokens[token / 32] = odd_tokens;
+      if (ptx::lane_now() == 0) out.odd_tokens[token / 32] = odd_tokens;
       return odd_tokens;
     }
   }
@@ -295,7 +306,6 @@ class KeyProducer {
 
   const ForwardParams& params_;
   Plan& smem_;
-  int lane_;
   int stage_ = 0;
   unsigned phase_ = 0;
   int buffer_ = 0;

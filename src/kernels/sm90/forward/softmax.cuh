@@ -25,6 +25,12 @@ struct PackedRowState : RowState {
   std::uint32_t bases = kNoBases;  ///< infinite: the next block finds them anew
 };
 
+/// What a call of the softmax is told of its block.
+struct BlockUse {
+  bool partial;    ///< some rows of the warpgroup do not see all of it
+  bool keeps_top;  ///< rows' largest scores are asked for; the recipe's maxima are these elsewhere
+};
+
 /// max(a, b, c) of FP32 by bits: right where the largest is positive, else some negative number.
 __device__ inline float positive_max(float a, float b, float c) {
   return __int_as_float(__vimax3_s32(__float_as_int(a), __float_as_int(b), __float_as_int(c)));
@@ -33,6 +39,41 @@ __device__ inline float positive_max(float a, float b, float c) {
 __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+/// Largest scores of both rows times their factors, by all lanes of a warp. Three-input integer
+/// maxima cost half of FP32 ones. Where a row's maximum is not positive they mislead, and the warp
+/// takes the plain way.
+template <class Factors, int kCount>
+__device__ inline void find_maxima(const Factors& factors, const float (&s)[kCount],
+                                   float (&maximum)[2]) {
+  constexpr int kScores = kCount / Factors::kGroups;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    maximum[h] = -INFINITY;
+#pragma unroll
+    for (int g = 0; g < Factors::kGroups; ++g) {
+      const float* const e = s + kScores * g + 2 * h;
+      float most[2] = {e[0], e[4]};  // two chains
+#pragma unroll
+      for (int i = 0; i < kScores; i += 4) {
+        float& chain = most[(i >> 2) & 1];
+        chain = positive_max(chain, e[i], e[i + 1]);
+      }
+      maximum[h] = fmaxf(maximum[h], positive_max(most[0], most[1], most[1]) * factors.factor(g));
+    }
+    maximum[h] = quad_max(maximum[h]);
+  }
+  if (__builtin_expect(__all_sync(~0u, maximum[0] > 0.0f && maximum[1] > 0.0f), 1)) return;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    maximum[h] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (((i >> 1) & 1) == h) maximum[h] = fmaxf(maximum[h], s[i] * factors.factor(i / kScores));
+    }
+    maximum[h] = quad_max(maximum[h]);
+  }
 }
 
 /// Moves the bases to the new maxima; `rescale` is what O and the sums so far are worth after it.
@@ -93,7 +134,8 @@ class Softmax<Config, Scores::kF32, false> {
     float factor;  ///< of the first group
     bool uniform;
 
-    __device__ Scales(const StageScales<Config>& source, const float*, int warp_row)
+    __device__ Scales(const StageScales<Config>& source, const RowNumbers<Config>&, int warp_row,
+                      BlockUse)
         : stage(source),
           q_group(warp_row / kScaleGroup),
           factor(__uint_as_float(source.factor[q_group][0])),
@@ -166,40 +208,6 @@ class Softmax<Config, Scores::kF32, false> {
     rows.sum[0] = fmaf(rows.sum[0], rescale[0], sum[0]);
     rows.sum[1] = fmaf(rows.sum[1], rescale[1], sum[1]);
   }
-
-  /// Three-input integer maxima cost half of FP32 ones. Where a row's maximum is not positive they
-  /// mislead, and the warp takes the plain way.
-  template <class Factors>
-  __device__ static void find_maxima(const Factors& factors, const Fragment& s,
-                                     float (&maximum)[2]) {
-    constexpr int kScores = Config::kTileN / 2 / Factors::kGroups;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      maximum[h] = -INFINITY;
-#pragma unroll
-      for (int g = 0; g < Factors::kGroups; ++g) {
-        const float* const e = s + kScores * g + 2 * h;
-        float most[2] = {e[0], e[4]};  // two chains
-#pragma unroll
-        for (int i = 0; i < kScores; i += 4) {
-          float& chain = most[(i >> 2) & 1];
-          chain = positive_max(chain, e[i], e[i + 1]);
-        }
-        maximum[h] = fmaxf(maximum[h], positive_max(most[0], most[1], most[1]) * factors.factor(g));
-      }
-      maximum[h] = quad_max(maximum[h]);
-    }
-    if (__builtin_expect(__all_sync(~0u, maximum[0] > 0.0f && maximum[1] > 0.0f), 1)) return;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      maximum[h] = -INFINITY;
-#pragma unroll
-      for (int i = 0; i < Config::kTileN / 2; ++i) {
-        if (((i >> 1) & 1) == h) maximum[h] = fmaxf(maximum[h], s[i] * factors.factor(i / kScores));
-      }
-      maximum[h] = quad_max(maximum[h]);
-    }
-  }
 };
 
 /// Scores in half: packed maxima, one HFMA2 for two scores, sums in half chains of 16. The packed
@@ -218,7 +226,8 @@ class Softmax<Config, Scores::kF16, false> {
     std::uint32_t factors[Config::kKGroups];
     Packing packing;
 
-    __device__ Scales(const StageScales<Config>& source, const float*, int warp_row)
+    __device__ Scales(const StageScales<Config>& source, const RowNumbers<Config>&, int warp_row,
+                      BlockUse)
         : stage(source),
           shared_factors(source.factor[warp_row / kScaleGroup]),
           packing(source.packing) {

@@ -6,6 +6,7 @@
 #include "kernels/sm90/common/mma.cuh"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/params.h"
+#include "ptx/lane.cuh"
 #include "ptx/mbarrier.cuh"
 
 /// The role that takes tiles.
@@ -27,15 +28,14 @@ __device__ inline int exponent(const device::OperandScales& scales, std::int64_t
 }
 
 /// One warp, a tile ahead of the others: takes tiles, says what they are, copies Q. What it knows
-/// of a tile lies in shared memory, for want of registers. Waits on q_empty; signals q_full; owns
-/// what it writes until then, and `taken`.
+/// of a tile lies in shared memory, and its lane is read anew, for want of registers. Waits on
+/// q_empty, q_read; signals tile_full, q_full; owns what it writes until then, and `taken`.
 template <class Config>
 class TileProducer {
  public:
   using Plan = SmemPlan<Config>;
 
-  __device__ TileProducer(const ForwardParams& params, Plan& smem)
-      : params_(params), smem_(smem), lane_(threadIdx.x & 31) {}
+  __device__ TileProducer(const ForwardParams& params, Plan& smem) : params_(params), smem_(smem) {}
 
   __device__ void run() {
     if (params_.plan.sequences != nullptr) {
@@ -94,8 +94,6 @@ class TileProducer {
         of_share = smem_.share[segment++];
         if (!of_share.valid()) return;
         tile = order.at(of_share.tile);
-        tile.n_begin = of_share.n_begin;
-        tile.n_end = of_share.n_end;
       }
       hand_over(tile, of_share);
     }
@@ -108,11 +106,9 @@ class TileProducer {
     const std::int64_t blocks = (params_.seqlen_k + Config::kTileN - 1) / Config::kTileN;
     const attention::SplitTail split{static_cast<std::int32_t>(gridDim.x), tiles,
                                      static_cast<std::int32_t>(blocks)};
-    std::int64_t done = 0;
-    for (int i = 0; i < kMostSegments; ++i) {
-      const attention::TailSegment segment = split.at(static_cast<std::int32_t>(blockIdx.x), done);
-      done += segment.n_end - segment.n_begin;
-      if (lane_ == 0) smem_.share[i] = segment;
+    const int index = ptx::lane_now();
+    if (index < kMostSegments) {
+      smem_.share[index] = split.at(static_cast<std::int32_t>(blockIdx.x), index);
     }
     __syncwarp();
   }
@@ -120,17 +116,18 @@ class TileProducer {
   __device__ void hand_over(const attention::WorkTile& tile,
                             const attention::TailSegment& segment) {
     __syncwarp();  // every lane has read what was taken before
-    if (lane_ == 0) {
+    if (ptx::lane_now() == 0) {
       take(tile, segment);
       take_lengths(tile.batch);
       TileRecord& record = smem_.taken.record;
       record.band = KeyBand::of(params_.shape.mask, record.seqlen_q, record.seqlen_k,
                                 tile.m_block * Config::kTileM);
+      if (!segment.valid()) take_blocks(record);
     }
     __syncwarp();
     wait_for_buffer();
     load();
-    if (++buffer_ == Config::kQBuffers) {
+    if (++buffer_ == Config::kTileBuffers) {
       buffer_ = 0;
       buffer_phase_ ^= 1;
     }
@@ -140,7 +137,8 @@ class TileProducer {
     ptx::mbarrier_wait(shared_address(&smem_.q_empty[buffer_]), buffer_phase_ ^ 1);
   }
   __device__ void finish() {
-    if (lane_ == 0) smem_.tile[buffer_].valid = 0;
+    if (ptx::lane_now() == 0) smem_.tile[buffer_].valid = 0;
+    ptx::mbarrier_arrive(shared_address(&smem_.tile_full[buffer_]));
     ptx::mbarrier_arrive(shared_address(&smem_.q_full[buffer_]));
   }
 
@@ -149,8 +147,8 @@ class TileProducer {
     record.head = tile.head;
     record.head_kv = tile.head / params_.shape.heads_per_kv();
     record.m_block = tile.m_block;
-    record.n_begin = tile.n_begin;
-    record.n_end = tile.empty() ? tile.n_begin : tile.n_end;
+    record.n_begin = segment.n_begin;
+    record.n_end = segment.n_end;
     record.valid = 1;
     record.parts = segment.parts;
     record.part = segment.part;
@@ -185,14 +183,26 @@ class TileProducer {
         static_cast<std::int32_t>(params_.k.offsets.tiles(batch) * mx::kAtomRows);
   }
 
+  /// What the order says too, but from the band: it takes 32 bits and few registers.
+  __device__ static void take_blocks(TileRecord& record) {
+    constexpr int kN = Config::kTileN;
+    const std::int32_t left = record.seqlen_q - record.m_block * Config::kTileM;
+    const std::int32_t first_key = record.band.first_key(0);
+    const std::int32_t end_key =
+        record.band.end_key(min(Config::kTileM, left) - 1, record.seqlen_k);
+    if (end_key <= first_key) return;
+    record.n_begin = first_key / kN;
+    record.n_end = (end_key + kN - 1) / kN;
+  }
+
   /// The tile's record, factors or exponents of its rows, its Q.
   __device__ void load() {
     TileRecord& record = smem_.tile[buffer_];
     constexpr int kWords = sizeof(TileRecord) / 4;
     static_assert(kWords <= 32);
-    if (lane_ < kWords) {
-      reinterpret_cast<std::uint32_t*>(&record)[lane_] =
-          reinterpret_cast<const std::uint32_t*>(&smem_.taken.record)[lane_];
+    if (const int word = ptx::lane_now(); word < kWords) {
+      reinterpret_cast<std::uint32_t*>(&record)[word] =
+          reinterpret_cast<const std::uint32_t*>(&smem_.taken.record)[word];
     }
     __syncwarp();
     if constexpr (Config::kTokenScales) {
@@ -200,9 +210,16 @@ class TileProducer {
     } else if constexpr (!Config::kBf16) {
       write_exponents(record);
     }
-    if (lane_ < Config::kConsumers) smem_.blocks[buffer_][lane_] = blocks_of(record, lane_);
+    if (const int part = ptx::lane_now(); part < Config::kConsumers) {
+      smem_.blocks[buffer_][part] = blocks_of(record, part);
+    }
+    ptx::mbarrier_arrive(shared_address(&smem_.tile_full[buffer_]));
     std::uint64_t* const full = &smem_.q_full[buffer_];
-    if (lane_ != 0) {
+    if constexpr (Config::kQBuffers == 1) {
+      ptx::mbarrier_wait(shared_address(&smem_.q_read), q_phase_ ^ 1);
+      q_phase_ ^= 1;
+    }
+    if (ptx::lane_now() != 0) {
       ptx::mbarrier_arrive(shared_address(full));
       return;
     }
@@ -214,8 +231,8 @@ class TileProducer {
           part * (Config::kHeadDim / Config::kQkParts), record.head,
           smem_.taken.q_begin + record.m_block * Config::kTileM + 64 * rows};
       cp_async_bulk_tensor(space_cluster, space_global,
-                           &smem_.q[buffer_][i * 64 * Config::kQkPartBytes], &params_.q_map, at,
-                           full);
+                           &smem_.q[buffer_ % Config::kQBuffers][i * 64 * Config::kQkPartBytes],
+                           &params_.q_map, at, full);
     }
   }
 
@@ -239,19 +256,20 @@ class TileProducer {
 
   /// Of the groups of the tile's rows.
   __device__ void write_exponents(const TileRecord& tile) {
-    if (lane_ >= Config::kQGroups) return;
+    const int lane = ptx::lane_now();
+    if (lane >= Config::kQGroups) return;
     const std::int32_t last = (tile.seqlen_q - 1) / kScaleGroup;
-    const std::int32_t group = min(tile.m_block * Config::kQGroups + lane_, last);
-    smem_.q_exponent[buffer_][lane_] =
+    const std::int32_t group = min(tile.m_block * Config::kQGroups + lane, last);
+    smem_.q_exponent[buffer_][lane] =
         exponent(params_.q.scales, smem_.taken.q_group + group, tile.head);
   }
 
   /// What the scores of a tile's rows are multiplied by.
   __device__ void write_row_factors(const TileRecord& tile) {
-    for (int i = lane_; i < Config::kTileM; i += 32) {
+    for (int i = ptx::lane_now(); i < Config::kTileM; i += 32) {
       const std::int32_t row = min(tile.m_block * Config::kTileM + i, tile.seqlen_q - 1);
       const int e = exponent(params_.q.scales, std::int64_t{smem_.taken.q_begin} + row, tile.head);
-      smem_.q_factor[buffer_][i] = row_factor(e);
+      smem_.rows[buffer_].factor[i] = row_factor(e);
     }
   }
 
@@ -267,9 +285,9 @@ class TileProducer {
 
   const ForwardParams& params_;
   Plan& smem_;
-  int lane_;
   int buffer_ = 0;
   unsigned buffer_phase_ = 0;
+  unsigned q_phase_ = 0;
 };
 
 }  // namespace mxfa::sm90::forward

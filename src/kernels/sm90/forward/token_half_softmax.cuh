@@ -1,72 +1,47 @@
 #pragma once
 
-#include "kernels/sm90/forward/softmax.cuh"
+#include "kernels/sm90/forward/token_half_rows.cuh"
+#include "kernels/sm90/forward/token_half_uniform.cuh"
 
 /// The softmax of the leak-free form with half scores: token_softmax.cuh's numbers in packed half.
 /// z = fma(s * 2^(K's exponent), the query's factor, V's exponent) is a half, and so is z + base.
 ///
 /// A row's numbers depend on the keys that it sees and on nothing else, bit for bit, although paths
 /// are taken by whole warps: a number that one path computes otherwise than another belongs to a
-/// token or a row of which that is a property (odd tokens, rows that are not packed).
+/// token or a row of which that is a property (odd tokens, rows that are not packed). A block whose
+/// tokens have the same exponents costs one multiply-add a score, but rows that see only a part of
+/// it must not take numbers that the others decide: it is a *uniform* one only where all of the
+/// warpgroup's rows see all of it.
 namespace mxfa::sm90::forward {
 
 template <class Config>
-class Softmax<Config, Scores::kF16, true> {
+class Softmax<Config, Scores::kF16, true> : public TokenHalfRows<Config> {
+  using Base = TokenHalfRows<Config>;
+
  public:
-  using Fragment = std::uint32_t[Config::kTileN / 4];
-  static constexpr std::uint32_t kMinusInfinities = 0xFC00FC00;
-  struct State : PackedRowState {
-    std::uint32_t factors[2];  ///< of queries, pairs of equal halves
-    bool odd = false;          ///< a factor of the warp's rows is too large for half
-    bool packable = false;     ///< all of the warp's rows are
-    /// Where `keeps_top`: of the thread's columns, the largest visible s of odd tokens, and s less
-    /// the query's factor of the others.
-    float top[2] = {-INFINITY, -INFINITY};
-    std::uint32_t packed_top = kMinusInfinities;
-    bool keeps_top = false;
-  };
-
-  struct Scales {
-    const StageScales<Config>& stage;
-    const float* row_factors;  ///< of the warp's 16 rows
-
-    __device__ Scales(const StageScales<Config>& source, const float* factors, int warp_row)
-        : stage(source), row_factors(factors + warp_row) {}
-    __device__ float factor(int h) const { return factor_of(row_factors, h); }
-  };
-
-  /// As a tile begins; of the warp's 16 rows.
-  __device__ static void begin(const float* row_factors, State& rows) {
-    bool odd = false;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float factor = factor_of(row_factors, h);
-      rows.factors[h] = ptx::half2_pack(factor, factor);
-      odd = odd || factor > kMost;
-    }
-    rows.odd = __any_sync(~0u, odd);
-  }
-
-  /// As a tile ends, by whole warps.
-  __device__ static void finish(const float* row_factors, State& rows) {
-    if (!rows.keeps_top) return;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float top = half_of(rows.packed_top, h) * factor_of(row_factors, h);
-      rows.top[h] = quad_max(fmaxf(rows.top[h], top));
-    }
-  }
-  __device__ static float row_max(const State& rows, int h) { return rows.top[h]; }
+  using typename Base::Fragment, typename Base::Scales, typename Base::State;
 
   /// The row sums follow the maxima, where any of the warp's moved; O is to.
   __device__ static Rescale run(const Scales& scales, State& rows, Fragment& s,
                                 std::uint32_t (&p)[Config::kTileN / 8]) {
+    return scales.kind != kByToken ? UniformTokens<Config>::run(scales, rows, s, p)
+                                   : run_by_token(scales, rows, s, p);
+  }
+
+ private:
+  static constexpr int kEights = Config::kTileN / 8;
+  using Base::both_rows, Base::clamp, Base::half_of, Base::lower_bases, Base::of_row;
+  using Base::kEight, Base::kInfinity, Base::kMinusInfinities, Base::kMinusOne, Base::kMost;
+  using Base::over_quad, Base::quarter, Base::row_of;
+
+  __device__ static Rescale run_by_token(const Scales& scales, State& rows, Fragment& s,
+                                         std::uint32_t (&p)[Config::kTileN / 8]) {
     const bool odd = scales.stage.has_odd != 0;
     std::uint32_t maxima;
     if (__builtin_expect(odd || rows.odd, 0)) {
-      if (rows.keeps_top) raise_tops(scales, s, rows);
+      if (scales.keeps_top) raise_tops(scales, s, rows);
       maxima = scale_odd(scales, rows, s);
-    } else if (rows.keeps_top) {
+    } else if (scales.keeps_top) {
       maxima = scale<true>(scales, rows, s);
     } else {
       maxima = scale<false>(scales, rows, s);
@@ -74,7 +49,7 @@ class Softmax<Config, Scores::kF16, true> {
     const std::uint32_t bases = ptx::half2_fma(maxima, kMinusOne, kEight);
     Rescale rescale = kNoRescale;
     if (__any_sync(~0u, ptx::half2_min(bases, rows.bases) != rows.bases)) {
-      rescale = move_bases(maxima, rows);
+      rescale = move_bases(scales, maxima, rows);
     }
     if (__builtin_expect(rows.packable && !odd, 1)) {
       run_packed(scales, rows, s, p);
@@ -84,29 +59,13 @@ class Softmax<Config, Scores::kF16, true> {
     return rescale;
   }
 
- private:
-  static constexpr std::uint32_t kMinusOne = 0xBC00BC00, kEight = 0x48004800;
-  static constexpr std::uint32_t kInfinity = 0x7C00;
-  /// Scores beyond it count as it, so that none is infinite.
-  static constexpr float kMost = 60000.0f;
-  /// Bases of packed rows: with maxima from 0 to 32, 2^(z + base) of the maximum rounds to 256.
-  static constexpr float kLeastBase = -24.0f, kMostBase = 8.0f;
-  static constexpr int kEights = Config::kTileN / 8;
-
-  __device__ static int quarter() { return static_cast<int>(threadIdx.x) % 4; }
-  /// Words of columns 32 * four + 8 * i + 2 * quarter() and the next, by i.
-  __device__ static uint4 words(const std::uint32_t (&of)[Config::kTileN / 2], int four) {
-    return *reinterpret_cast<const uint4*>(of + token_word(4 * four, quarter()));
+  /// Words of columns 32 * four + 8 * i + 2 * quarter and the next, by i.
+  __device__ static uint4 words(const std::uint32_t (&of)[Config::kTileN / 2], int four,
+                                int quarter) {
+    return *reinterpret_cast<const uint4*>(of + token_word(4 * four, quarter));
   }
   __device__ static std::uint32_t part(const uint4& words, int i) {
     return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-  }
-  /// Of the thread's columns, as a pair of rows.
-  __device__ static std::uint32_t both_rows(const std::uint32_t (&row)[2]) {
-    return ptx::half2_max(__byte_perm(row[0], row[1], 0x5410), __byte_perm(row[0], row[1], 0x7632));
-  }
-  __device__ static float half_of(std::uint32_t pair, int i) {
-    return i == 0 ? ptx::half2_low(pair) : ptx::half2_high(pair);
   }
   /// `x` in place of half i of the pair, where it replaces it.
   __device__ static std::uint32_t select(bool replaces, int i, float x, std::uint32_t pair) {
@@ -115,11 +74,6 @@ class Softmax<Config, Scores::kF16, true> {
     return i == 0 ? (pair & 0xFFFF0000u) | (both & 0xFFFFu)
                   : (pair & 0xFFFFu) | (both & 0xFFFF0000u);
   }
-  /// NaN and -infinity, of hidden scores, stay.
-  __device__ static float clamp(float x) {
-    return x > kMost ? kMost : x < -kMost && x != -INFINITY ? -kMost : x;
-  }
-
   /// A column pair of the thread in the ways that exponents are needed.
   struct Tokens {
     const StageScales<Config>& stage;
@@ -139,17 +93,15 @@ class Softmax<Config, Scores::kF16, true> {
     }
   };
 
-  __device__ static float factor_of(const float* row_factors, int h) {
-    return row_factors[static_cast<int>(threadIdx.x) % 32 / 4 + 8 * h];
-  }
-
   /// Accumulators to z; the maxima of the thread's columns.
   template <bool kTop>
   __device__ static std::uint32_t scale(const Scales& scales, State& rows, Fragment& s) {
     std::uint32_t most[2], top[2];
+    const int quarter = Base::quarter();
 #pragma unroll
     for (int four = 0; four < kEights / 4; ++four) {
-      const uint4 key = words(scales.stage.key, four), value = words(scales.stage.value, four);
+      const uint4 key = words(scales.stage.key, four, quarter);
+      const uint4 value = words(scales.stage.value, four, quarter);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -157,7 +109,7 @@ class Softmax<Config, Scores::kF16, true> {
           std::uint32_t& z = s[2 * (4 * four + i) + h];
           const std::uint32_t scaled = ptx::half2_mul(z, part(key, i));
           if (kTop) top[h] = four == 0 && i == 0 ? scaled : ptx::half2_max(top[h], scaled);
-          z = ptx::half2_fma(scaled, rows.factors[h], part(value, i));
+          z = ptx::half2_fma(scaled, of_row(rows.factors, h), part(value, i));
           most[h] = four == 0 && i == 0 ? z : ptx::half2_max(most[h], z);
         }
       }
@@ -176,7 +128,7 @@ class Softmax<Config, Scores::kF16, true> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const std::uint32_t scaled = ptx::half2_mul(pair[h], scales.stage.key[word]);
-        std::uint32_t z = ptx::half2_fma(scaled, rows.factors[h], scales.stage.value[word]);
+        std::uint32_t z = ptx::half2_fma(scaled, of_row(rows.factors, h), scales.stage.value[word]);
         std::uint32_t out = z;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -196,6 +148,7 @@ class Softmax<Config, Scores::kF16, true> {
   /// Before the scores are scaled.
   __device__ static void raise_tops(const Scales& scales, Fragment& s, State& rows) {
     std::uint32_t most[2] = {kMinusInfinities, kMinusInfinities};
+    float top[2] = {-INFINITY, -INFINITY};
     const float factor[2] = {scales.factor(0), scales.factor(1)};
     each_pair(s, [&](int j, std::uint32_t(&pair)[2]) {
       const Tokens tokens(scales.stage, j);
@@ -205,49 +158,37 @@ class Softmax<Config, Scores::kF16, true> {
         std::uint32_t scaled = ptx::half2_mul(pair[h], key);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (tokens.odd(i)) {
-            rows.top[h] = fmaxf(rows.top[h], tokens.score(pair[h], i, factor[h]));
-          }
+          if (tokens.odd(i)) top[h] = fmaxf(top[h], tokens.score(pair[h], i, factor[h]));
           scaled = select(tokens.odd(i), i, -INFINITY, scaled);
         }
         most[h] = ptx::half2_max(most[h], scaled);
       }
     });
     rows.packed_top = ptx::half2_max(rows.packed_top, both_rows(most));
-  }
-
-  /// min(base, 8 - maximum) of both rows, rounded to half where the row is packed.
-  __device__ static Rescale move_bases(std::uint32_t maxima, State& rows) {
-    maxima = ptx::half2_max(maxima, __shfl_xor_sync(~0u, maxima, 1));
-    maxima = ptx::half2_max(maxima, __shfl_xor_sync(~0u, maxima, 2));
-    float rescale[2];
-    bool packed[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float base = kOffset - clamp(half_of(maxima, h));
-      if (base >= kLeastBase && base <= kMostBase) {
-        base = ptx::half2_low(ptx::half2_pack(base, base));
-      }
-      base = fminf(rows.base[h], base);
-      packed[h] = base >= kLeastBase && base <= kMostBase;
-      rescale[h] = ptx::exp2_approx(base - rows.base[h]);
-      rows.base[h] = base;
-      rows.sum[h] *= rescale[h];
+      const float of_row = quad_max(top[h]);
+      float& kept = scales.numbers.top[row_of(scales.warp_row, h)];
+      if (quarter() == 0) kept = fmaxf(kept, of_row);
     }
-    rows.bases =
-        ptx::half2_pack(packed[0] ? rows.base[0] : INFINITY, packed[1] ? rows.base[1] : INFINITY);
-    rows.packable = __all_sync(~0u, packed[0] && packed[1]);
-    return ptx::half2_pack(rescale[0], rescale[1]);
   }
 
+  /// `maxima`: of the thread's columns.
+  __device__ static Rescale move_bases(const Scales& scales, std::uint32_t maxima, State& rows) {
+    maxima = over_quad(maxima);
+    const float most[2] = {kOffset - clamp(half_of(maxima, 0)),
+                           kOffset - clamp(half_of(maxima, 1))};
+    return lower_bases(scales, most, rows);
+  }
   __device__ static void run_packed(const Scales& scales, State& rows, Fragment& s,
                                     std::uint32_t (&p)[Config::kTileN / 8]) {
     const std::uint32_t base[2] = {ptx::half2_broadcast_low(rows.bases),
                                    ptx::half2_broadcast_high(rows.bases)};
     std::uint32_t sum[2] = {0, 0};
+    const int quarter = Base::quarter();
 #pragma unroll
     for (int four = 0; four < kEights / 4; ++four) {
-      const uint4 unfold = words(scales.stage.unfold, four);
+      const uint4 unfold = words(scales.stage.unfold, four, quarter);
       std::uint32_t* const e = s + 8 * four;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
