@@ -212,6 +212,7 @@ io::Record record_of(const Work& work, std::int64_t dim, const Form& form, const
   record.impl = form.half_scores ? "mxfa mxfp8 (half scores)" : "mxfa mxfp8";
   record.shape = one_head(work.seqlen_q, work.seqlen_k, dim);
   record.variant.qk = "mxfp8";
+  record.variant.scores = form.half_scores ? "fp16" : "fp32";
   record.variant.dq_accum = form.dq_accum == DType::kF16 ? "fp16" : "fp32";
   add_bars(record, "kern", want.kern, got, want.recipe, kListedKern, work);
   add_bars(record, "f64", want.f64, got, usual_recipe, kListedF64, work);

@@ -83,6 +83,7 @@ io::Record BackwardCase::record() const {
   record.variant.dq_accum = options_.dq_accum == DType::kF16 ? "fp16" : "fp32";
   record.variant.deterministic = variant_ == BackwardVariant::kDeterministic;
   record.variant.qk = "mxfp8";
+  record.variant.scores = options_.half_scores ? "fp16" : "fp32";
   record.variant.block_shape = block_shape_name(attention::operand_shape(options_));
   return record;
 }

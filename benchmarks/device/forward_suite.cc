@@ -56,6 +56,7 @@ io::Record ForwardCase::record() const {
   record.shape = tensors_.shape().record();
   record.impl = kImpls[static_cast<int>(variant_)];
   record.variant.qk = variant_ == ForwardVariant::kBf16 ? "bf16" : "mxfp8";
+  record.variant.scores = options_.half_scores ? "fp16" : "fp32";
   record.variant.p_scale = "constant";
   record.variant.block_shape = block_shape_name(attention::operand_shape(options_));
   return record;

@@ -117,6 +117,7 @@ io::Record record_of(const Sample& sample, bool half_scores, const Result& got, 
   record.impl = half_scores ? "mxfa mxfp8 (half scores)" : "mxfa mxfp8";
   record.shape = one_head(sample.seqlen_q, sample.seqlen_k, sample.inputs.q.cols);
   record.variant.qk = "mxfp8";
+  record.variant.scores = half_scores ? "fp16" : "fp32";
   std::optional<double> listed;
   if (sample.seqlen_k == kListedKeys && !half_scores) listed = kListed.at(sample.dataset);
   record.sqnr = {sqnr_bar("o_kern", {want.kern.o, got.o, want.recipe.o}, listed, slack_db),

@@ -45,6 +45,7 @@ Json variant_json(const VariantRecord& variant) {
   set(object, "dq_accum", variant.dq_accum);
   set(object, "qk", variant.qk);
   set(object, "dp", variant.dp);
+  set(object, "scores", variant.scores);
   set(object, "p_scale", variant.p_scale);
   set(object, "block_shape", variant.block_shape);
   set(object, "deterministic", variant.deterministic);

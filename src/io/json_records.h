@@ -27,6 +27,7 @@ struct VariantRecord {
   std::string dq_accum;     ///< "fp32", "fp16" or "bf16"
   std::string qk;           ///< "mxfp8", "fp8" or "bf16"
   std::string dp;           ///< likewise
+  std::string scores;       ///< what they accumulate in: "fp32" or "fp16"
   std::string p_scale;      ///< "constant", "per_block", ...
   std::string block_shape;  ///< block_shape_name()
   std::optional<bool> deterministic;

@@ -31,6 +31,7 @@ Record full_record() {
   record.variant = {.dq_accum = "fp32",
                     .qk = "mxfp8",
                     .dp = {},
+                    .scores = "fp16",
                     .p_scale = "constant",
                     .block_shape = "32x32",
                     .deterministic = false};
@@ -56,8 +57,8 @@ TEST(JsonRecords, FieldsAreTheContractsAndRoundTrip) {
             R"({"batch":2,"num_heads":4,"num_heads_kv":1,"seqlen_q":512,"seqlen_k":4096,)"
             R"("total_k":5000,"head_dim":128,"causal":false,"jagged":true})");
   EXPECT_EQ(parsed[0]["variant"].dump(),
-            R"({"dq_accum":"fp32","qk":"mxfp8","p_scale":"constant","block_shape":"32x32",)"
-            R"("deterministic":false})");
+            R"({"dq_accum":"fp32","qk":"mxfp8","scores":"fp16","p_scale":"constant",)"
+            R"("block_shape":"32x32","deterministic":false})");
   EXPECT_EQ(parsed[0]["ms_median"], 1.5);
   EXPECT_EQ(parsed[0]["sqnr_db"]["o"], 25.5);
   EXPECT_TRUE(parsed[0]["sqnr_db"]["lse"].is_null());

@@ -139,6 +139,9 @@ TEST_F(BenchCommand, RunsTheBackwardOnTheEmulator) {
   EXPECT_EQ(records[1]["variant"]["dq_accum"], "fp16");
   EXPECT_EQ(records[2]["variant"]["deterministic"], true);
   EXPECT_NE(std::string(records[3]["impl"]).find("half scores"), std::string::npos);
+  EXPECT_EQ(records[3]["variant"]["scores"], "fp16");
+  EXPECT_EQ(records[4]["variant"]["scores"], "fp16");
+  EXPECT_EQ(records[0]["variant"]["scores"], "fp32");
 }
 
 TEST_F(BenchCommand, NamesWhatADeviceLacks) {
