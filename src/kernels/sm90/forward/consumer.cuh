@@ -86,7 +86,7 @@ class Consumer {
       if (params_.row_max != nullptr) Rows::finish(smem_.rows[buffer_], first_row(), rows);
     }
     finish_tile(tile, rows, sums);
-    ptx::mbarrier_arrive(at(offsetof(Plan, q_empty), buffer_, 8));
+    give_back_q(at(offsetof(Plan, q_empty), buffer_, 8));
     if (++buffer_ == Config::kTileBuffers) {
       buffer_ = 0;
       buffer_phase_ ^= 1;
@@ -117,7 +117,12 @@ class Consumer {
   }
   /// One Q goes back as soon as the last scores are made; of two there is one in hand.
   __device__ void release_q() const {
-    if constexpr (Config::kQBuffers == 1) ptx::mbarrier_arrive(at(offsetof(Plan, q_read), 0, 8));
+    if constexpr (Config::kQBuffers == 1) give_back_q(at(offsetof(Plan, q_read), 0, 8));
+  }
+  /// ldmatrix has read Q, which the copy engine fills again through another proxy.
+  __device__ static void give_back_q(std::uint32_t barrier) {
+    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    ptx::mbarrier_arrive(barrier);
   }
   __device__ int next_stage() const { return stage_ + 1 == Config::kStages ? 0 : stage_ + 1; }
   __device__ unsigned next_phase() const {
