@@ -32,7 +32,7 @@ void prefetch_to_write(const float* values, std::int64_t count) {
 }  // namespace
 
 void BackwardScratch::Keys::reserve(std::int64_t dim, std::int64_t panel_dim) {
-  for (auto* rows : {&k_rows, &v_rows}) rows->resize(kTileKeys * round_up(dim, kTileDepth));
+  for (auto* buffer : {&k_rows, &v_rows}) buffer->resize(kTileKeys * round_up(dim, kTileDepth));
   for (auto* sums : {&dk, &dv}) sums->resize(kTileKeys * panel_dim);
   exponent.resize(kTileKeys);
 }
