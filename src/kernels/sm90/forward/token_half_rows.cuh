@@ -1,7 +1,6 @@
 #pragma once
 
-#include "kernels/sm90/forward/softmax.cuh"
-#include "ptx/lane.cuh"
+#include "kernels/sm90/forward/token_rows.cuh"
 
 /// What the leak-free softmax with half scores keeps of rows (token_half_softmax.cuh).
 namespace mxfa::sm90::forward {
@@ -23,21 +22,14 @@ struct TokenHalfRows {
     std::uint32_t packed_top = kMinusInfinities;
   };
 
-  struct Scales {
-    const StageScales<Config>& stage;
-    RowNumbers<Config>& numbers;
-    int warp_row;
+  struct Scales : TokenBlock<Config> {
     int kind;
-    bool keeps_top;
 
     __device__ Scales(const StageScales<Config>& source, RowNumbers<Config>& rows, int first,
                       BlockUse use)
-        : stage(source),
-          numbers(rows),
-          warp_row(first),
-          kind(use.partial ? kByToken : source.kind),
-          keeps_top(use.keeps_top) {}
-    __device__ float factor(int h) const { return numbers.factor[row_of(warp_row, h)]; }
+        : TokenBlock<Config>(source, rows, first, use),
+          kind(use.partial ? kByToken : source.kind) {}
+    __device__ float factor(int h) const { return this->numbers.factor[row_of(this->warp_row, h)]; }
   };
 
   /// As a tile begins and ends, by whole warps; of the warp's 16 rows.
@@ -70,11 +62,6 @@ struct TokenHalfRows {
   /// In uniform blocks, where s is not rounded before: maxima of s from -8 to 16.
   static constexpr float kLeastUniformBase = -8.0f, kMostUniformBase = 16.0f;
 
-  __device__ static int quarter() { return ptx::lane_now() % 4; }
-  /// Row h of the thread, in the tile.
-  __device__ static int row_of(int warp_row, int h) {
-    return warp_row + ptx::lane_now() / 4 + 8 * h;
-  }
   /// Of the thread's columns, as a pair of rows.
   __device__ static std::uint32_t both_rows(const std::uint32_t (&row)[2]) {
     return ptx::half2_max(__byte_perm(row[0], row[1], 0x5410), __byte_perm(row[0], row[1], 0x7632));

@@ -32,7 +32,7 @@ class Softmax<Config, Scores::kF16, true> : public TokenHalfRows<Config> {
   static constexpr int kEights = Config::kTileN / 8;
   using Base::both_rows, Base::clamp, Base::half_of, Base::lower_bases, Base::of_row;
   using Base::kEight, Base::kInfinity, Base::kMinusInfinities, Base::kMinusOne, Base::kMost;
-  using Base::over_quad, Base::quarter, Base::row_of;
+  using Base::over_quad;
 
   __device__ static Rescale run_by_token(const Scales& scales, State& rows, Fragment& s,
                                          std::uint32_t (&p)[Config::kTileN / 8]) {
@@ -97,7 +97,7 @@ class Softmax<Config, Scores::kF16, true> : public TokenHalfRows<Config> {
   template <bool kTop>
   __device__ static std::uint32_t scale(const Scales& scales, State& rows, Fragment& s) {
     std::uint32_t most[2], top[2];
-    const int quarter = Base::quarter();
+    const int quarter = forward::quarter();
 #pragma unroll
     for (int four = 0; four < kEights / 4; ++four) {
       const uint4 key = words(scales.stage.key, four, quarter);
@@ -166,11 +166,7 @@ class Softmax<Config, Scores::kF16, true> : public TokenHalfRows<Config> {
     });
     rows.packed_top = ptx::half2_max(rows.packed_top, both_rows(most));
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float of_row = quad_max(top[h]);
-      float& kept = scales.numbers.top[row_of(scales.warp_row, h)];
-      if (quarter() == 0) kept = fmaxf(kept, of_row);
-    }
+    for (int h = 0; h < 2; ++h) scales.raise_top(h, quad_max(top[h]));
   }
 
   /// `maxima`: of the thread's columns.
@@ -185,7 +181,7 @@ class Softmax<Config, Scores::kF16, true> : public TokenHalfRows<Config> {
     const std::uint32_t base[2] = {ptx::half2_broadcast_low(rows.bases),
                                    ptx::half2_broadcast_high(rows.bases)};
     std::uint32_t sum[2] = {0, 0};
-    const int quarter = Base::quarter();
+    const int quarter = forward::quarter();
 #pragma unroll
     for (int four = 0; four < kEights / 4; ++four) {
       const uint4 unfold = words(scales.stage.unfold, four, quarter);

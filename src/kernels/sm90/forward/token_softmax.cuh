@@ -1,7 +1,6 @@
 #pragma once
 
-#include "kernels/sm90/forward/softmax.cuh"
-#include "ptx/lane.cuh"
+#include "kernels/sm90/forward/token_rows.cuh"
 
 /// The softmax of the leak-free form, in which no two tokens share a scale. With z = s + V's
 /// exponent: base = 8 - (running maximum of z), P' = 2^(z + base) goes to FP8, P' * 2^-exponent to
@@ -17,40 +16,26 @@ class Softmax<Config, Scores::kF32, true> {
     float top[2];  ///< by finish()
   };
 
-  struct Scales {
-    const StageScales<Config>& stage;
-    RowNumbers<Config>& numbers;
-    int warp_row;
+  struct Scales : TokenBlock<Config> {
     float row[2];  ///< softmax_scale * log2(e) * 2^(exponent of the row)
     /// Rows that see only a part of the block must not take numbers that the others decide.
     bool uniform;
-    bool keeps_top;
 
     __device__ Scales(const StageScales<Config>& source, RowNumbers<Config>& rows, int first,
                       BlockUse use)
-        : stage(source),
-          numbers(rows),
-          warp_row(first),
-          row{rows.factor[first + quad()], rows.factor[first + quad() + 8]},
-          uniform(source.uniform != 0 && !use.partial),
-          keeps_top(use.keeps_top) {}
-
-    /// `top`: of all columns of the block.
-    __device__ void raise_top(int h, float top) const {
-      if (ptx::lane_now() % 4 != 0) return;
-      float& of_row = numbers.top[warp_row + quad() + 8 * h];
-      of_row = fmaxf(of_row, top);
-    }
+        : TokenBlock<Config>(source, rows, first, use),
+          row{rows.factor[row_of(first, 0)], rows.factor[row_of(first, 1)]},
+          uniform(source.uniform != 0 && !use.partial) {}
   };
 
   /// As a tile begins and ends; of the warp's 16 rows. One lane of each row's four keeps its top.
   __device__ static void begin(RowNumbers<Config>& numbers, int warp_row, State&) {
-    if (ptx::lane_now() % 4 != 0) return;
-    for (int h = 0; h < 2; ++h) numbers.top[warp_row + quad() + 8 * h] = -INFINITY;
+    if (quarter() != 0) return;
+    for (int h = 0; h < 2; ++h) numbers.top[row_of(warp_row, h)] = -INFINITY;
   }
   __device__ static void finish(const RowNumbers<Config>& numbers, int warp_row, State& rows) {
-    if (ptx::lane_now() % 4 != 0) return;
-    for (int h = 0; h < 2; ++h) rows.top[h] = numbers.top[warp_row + quad() + 8 * h];
+    if (quarter() != 0) return;
+    for (int h = 0; h < 2; ++h) rows.top[h] = numbers.top[row_of(warp_row, h)];
   }
 
   __device__ static float row_max(const State& rows, int h) { return rows.top[h]; }
@@ -69,8 +54,7 @@ class Softmax<Config, Scores::kF32, true> {
     }
     raise_bases(rows, maximum, rescale);
     float sum[2] = {0.0f, 0.0f};
-    const auto* const unfolds =
-        reinterpret_cast<const float2*>(scales.stage.unfold) + ptx::lane_now() % 4;
+    const auto* const unfolds = reinterpret_cast<const float2*>(scales.stage.unfold) + quarter();
 #pragma unroll
     for (int j = 0; j < Config::kTileN / 8; ++j) {
       const float2 unfold = unfolds[4 * j];
@@ -88,8 +72,6 @@ class Softmax<Config, Scores::kF32, true> {
   }
 
  private:
-  __device__ static int quad() { return ptx::lane_now() / 4; }
-
   /// Of raw scores.
   struct NoFactor {
     static constexpr int kGroups = 1;
@@ -127,7 +109,7 @@ class Softmax<Config, Scores::kF32, true> {
   template <bool kTop>
   __device__ static void scale_scores(const Scales& scales, Fragment& s, float (&maximum)[2]) {
     float top[2] = {-INFINITY, -INFINITY};
-    const auto* const pairs = scales.stage.pair + ptx::lane_now() % 4;
+    const auto* const pairs = scales.stage.pair + quarter();
 #pragma unroll
     for (int j = 0; j < Config::kTileN / 8; ++j) {
       const auto pair = pairs[4 * j];
