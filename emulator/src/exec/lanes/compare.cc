@@ -1,4 +1,5 @@
 #include "exec/lanes/float_math.h"
+#include "exec/lanes/float_order.h"
 
 /// setp, set, selp, mov and the common conversions. PTX ISA 9.0, sections 9.7.6 and 9.7.9.
 namespace mxfa::emu::exec::MXEMU_ISA {
@@ -33,44 +34,18 @@ void add_equality(const KernelSink& s, const char* type) {
   add_one<T>(s, "ne", type, [](auto a, auto b) { return a != b; });
 }
 
-struct Keep {
-  template <class T>
-  T operator()(T v) const {
-    return v;
-  }
-};
-struct Flush {
-  float operator()(float v) const { return flush(v); }
+template <class F>
+struct OfFlushed {
+  bool operator()(float a, float b) const { return F{}(flush(a), flush(b)); }
 };
 
-// Ordered comparisons are false for NaN, the ...u ones true.
-template <class T, class In>
-struct FloatCompare {
-  static T in(T v) { return In{}(v); }
-  static bool ordered(T a, T b) { return in(a) == in(a) && in(b) == in(b); }
-  void add(const KernelSink& s, const char* const (&n)[14], const char* type) const {
-    add_one<T>(s, n[0], type, [](T a, T b) { return in(a) == in(b); });
-    add_one<T>(s, n[1], type, [](T a, T b) { return ordered(a, b) && in(a) != in(b); });
-    add_one<T>(s, n[2], type, [](T a, T b) { return in(a) < in(b); });
-    add_one<T>(s, n[3], type, [](T a, T b) { return in(a) <= in(b); });
-    add_one<T>(s, n[4], type, [](T a, T b) { return in(a) > in(b); });
-    add_one<T>(s, n[5], type, [](T a, T b) { return in(a) >= in(b); });
-    add_one<T>(s, n[6], type, [](T a, T b) { return !ordered(a, b) || in(a) == in(b); });
-    add_one<T>(s, n[7], type, [](T a, T b) { return in(a) != in(b); });
-    add_one<T>(s, n[8], type, [](T a, T b) { return !(in(a) >= in(b)); });
-    add_one<T>(s, n[9], type, [](T a, T b) { return !(in(a) > in(b)); });
-    add_one<T>(s, n[10], type, [](T a, T b) { return !(in(a) <= in(b)); });
-    add_one<T>(s, n[11], type, [](T a, T b) { return !(in(a) < in(b)); });
-    add_one<T>(s, n[12], type, [](T a, T b) { return ordered(a, b); });
-    add_one<T>(s, n[13], type, [](T a, T b) { return !ordered(a, b); });
-  }
-};
-
-constexpr const char* kFloatNames[14] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "equ",
-                                         "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
-constexpr const char* kFloatFtzNames[14] = {"eq.ftz",  "ne.ftz",  "lt.ftz",  "le.ftz",  "gt.ftz",
-                                            "ge.ftz",  "equ.ftz", "neu.ftz", "ltu.ftz", "leu.ftz",
-                                            "gtu.ftz", "geu.ftz", "num.ftz", "nan.ftz"};
+void add_float_orders(const KernelSink& s) {
+  each_float_order([&](const char* name, const char* ftz, auto f) {
+    add_one<float>(s, name, "f32", f);
+    add_one<float>(s, ftz, "f32", OfFlushed<decltype(f)>{});
+    add_one<double>(s, name, "f64", f);
+  });
+}
 
 void add_test(const KernelSink& s) {
   // The second operand of the comparison is not used.
@@ -162,9 +137,7 @@ void add_compare_kernels(const KernelSink& sink) {
   add_equality<std::uint16_t>(sink, "b16");
   add_equality<std::uint32_t>(sink, "b32");
   add_equality<std::uint64_t>(sink, "b64");
-  FloatCompare<float, Keep>{}.add(sink, kFloatNames, "f32");
-  FloatCompare<float, Flush>{}.add(sink, kFloatFtzNames, "f32");
-  FloatCompare<double, Keep>{}.add(sink, kFloatNames, "f64");
+  add_float_orders(sink);
   add_test(sink);
   add_test64(sink);
   sink.add("selp", "", "b32", &select<std::uint32_t>);

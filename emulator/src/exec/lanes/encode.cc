@@ -46,10 +46,12 @@ struct Decode16 {
 }  // namespace
 
 void add_encode_kernels(const KernelSink& s) {
-  s.add("cvt", "rn.satfinite.e4m3x2", "f32", lane<U16(float, float)>(Encode8x2<E4M3Code>{}));
-  s.add("cvt", "rn.satfinite.e5m2x2", "f32", lane<U16(float, float)>(Encode8x2<E5M2Code>{}));
-  s.add("cvt", "rn.satfinite.e4m3x2", "f16x2", lane<U16(U32)>(Encode8x2<E4M3Code>{}));
-  s.add("cvt", "rn.satfinite.e5m2x2", "f16x2", lane<U16(U32)>(Encode8x2<E5M2Code>{}));
+  s.add("cvt", "rn.satfinite.e4m3x2", "f32",
+        lane<U16(float, float)>(Encode8x2<Fp8Code<mx::E4M3>>{}));
+  s.add("cvt", "rn.satfinite.e5m2x2", "f32",
+        lane<U16(float, float)>(Encode8x2<Fp8Code<mx::E5M2>>{}));
+  s.add("cvt", "rn.satfinite.e4m3x2", "f16x2", lane<U16(U32)>(Encode8x2<Fp8Code<mx::E4M3>>{}));
+  s.add("cvt", "rn.satfinite.e5m2x2", "f16x2", lane<U16(U32)>(Encode8x2<Fp8Code<mx::E5M2>>{}));
   s.add("cvt", "rn.f16x2", "e4m3x2", lane<U32(U16)>(Decode8x2<mx::E4M3>{}));
   s.add("cvt", "rn.f16x2", "e5m2x2", lane<U32(U16)>(Decode8x2<mx::E5M2>{}));
   s.add("cvt", "rn.bf16x2", "f32", lane<U32(float, float)>(Encode16x2<BF16Number>{}));

@@ -1,3 +1,4 @@
+#include "exec/lanes/float_order.h"
 #include "exec/lanes/short_float.h"
 
 /// FP16 and BF16 arithmetic, one or two values a register. PTX ISA 9.0, sections 9.7.4 and 9.7.5.
@@ -92,43 +93,8 @@ struct HalfOp {
   }
 };
 
-template <int kOp>
-[[gnu::always_inline]] inline bool compare_values(float a, float b) {
-  const bool nan = a != a || b != b;
-  switch (kOp) {
-    case 0:
-      return a == b;
-    case 1:
-      return !nan && a != b;
-    case 2:
-      return a < b;
-    case 3:
-      return a <= b;
-    case 4:
-      return a > b;
-    case 5:
-      return a >= b;
-    case 6:
-      return nan || a == b;
-    case 7:
-      return a != b;
-    case 8:
-      return !(a >= b);
-    case 9:
-      return !(a > b);
-    case 10:
-      return !(a <= b);
-    case 11:
-      return !(a < b);
-    case 12:
-      return !nan;
-    default:
-      return nan;
-  }
-}
-
 /// As Compare in lane.h; for two values a register p is the lower and q the upper one's.
-template <class Number, int kParts, int kOp, bool kFlush>
+template <class Number, int kParts, class F, bool kFlush>
 [[gnu::flatten]] void compare_halves(Context& c, const Inst& in, std::uint32_t mask) {
   const auto* a = c.row<const Row32>(in.op[2]);
   const auto* b = c.row<const Row32>(in.op[3]);
@@ -138,7 +104,7 @@ template <class Number, int kParts, int kOp, bool kFlush>
     for (int i = 0; i < kLanes; ++i) {
       const float x = Number::decode((a[i] >> (16 * part)) & 0xFFFFu);
       const float y = Number::decode((b[i] >> (16 * part)) & 0xFFFFu);
-      const bool is_true = compare_values<kOp>(flush_half<kFlush>(x), flush_half<kFlush>(y));
+      const bool is_true = F{}(flush_half<kFlush>(x), flush_half<kFlush>(y));
       result[i] = is_true ? ~0u : 0u;
     }
     bits[part] = sign_bits(result);
@@ -182,12 +148,13 @@ struct Adder {
     plain<Op2, Extreme<kMax, false, true>>(name, "xorsign.abs", "ftz.xorsign.abs");
     plain<Op2, Extreme<kMax, true, true>>(name, "NaN.xorsign.abs", "ftz.NaN.xorsign.abs");
   }
-  template <int kOp>
-  void comparison(const char* name, const char* ftz) const {
-    s.add("setp", name, type, &compare_halves<Number, kParts, kOp, false>);
-    if constexpr (Number::kFlushes) {
-      s.add("setp", ftz, type, &compare_halves<Number, kParts, kOp, true>);
-    }
+  void comparisons() const {
+    each_float_order([&]<class F>(const char* name, const char* ftz, F) {
+      s.add("setp", name, type, &compare_halves<Number, kParts, F, false>);
+      if constexpr (Number::kFlushes) {
+        s.add("setp", ftz, type, &compare_halves<Number, kParts, F, true>);
+      }
+    });
   }
 
   // Sign operations keep NaN payloads.
@@ -212,20 +179,7 @@ struct Adder {
     put<Op1, Exp2, Rules{}>("ex2", "ftz");
     signs("");
     signs("ftz");
-    comparison<0>("eq", "eq.ftz");
-    comparison<1>("ne", "ne.ftz");
-    comparison<2>("lt", "lt.ftz");
-    comparison<3>("le", "le.ftz");
-    comparison<4>("gt", "gt.ftz");
-    comparison<5>("ge", "ge.ftz");
-    comparison<6>("equ", "equ.ftz");
-    comparison<7>("neu", "neu.ftz");
-    comparison<8>("ltu", "ltu.ftz");
-    comparison<9>("leu", "leu.ftz");
-    comparison<10>("gtu", "gtu.ftz");
-    comparison<11>("geu", "geu.ftz");
-    comparison<12>("num", "num.ftz");
-    comparison<13>("nan", "nan.ftz");
+    comparisons();
   }
 };
 

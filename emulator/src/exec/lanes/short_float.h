@@ -2,24 +2,19 @@
 
 #include "exec/lanes/float_math.h"
 #include "mx/bits.h"
+#include "mx/fp8.h"
 
 /// Formats of 8 and 16 bits as vector code: no branches, no loops, no tables.
 namespace mxfa::emu::exec::MXEMU_ISA {
 namespace {
 
-struct E4M3Code {
+template <class Format>
+struct Fp8Code {
   static constexpr int kBits = 8;
-  static constexpr int kMantissaBits = 3;
-  static constexpr int kMinExponent = -6;  ///< of the smallest normal value
-  static constexpr U32 kOverflow = 0x7Eu;  ///< what is too large becomes this
-  static constexpr U32 kNan = 0x7Fu;
-};
-struct E5M2Code {
-  static constexpr int kBits = 8;
-  static constexpr int kMantissaBits = 2;
-  static constexpr int kMinExponent = -14;
-  static constexpr U32 kOverflow = 0x7Bu;
-  static constexpr U32 kNan = 0x7Fu;
+  static constexpr int kMantissaBits = Format::kMantissaBits;
+  static constexpr int kMinExponent = 1 - Format::kBias;  ///< of the smallest normal value
+  static constexpr U32 kOverflow = Format::kMaxCode;      ///< what is too large becomes this
+  static constexpr U32 kNan = Format::kNanCode;
 };
 struct F16Code {
   static constexpr int kBits = 16;
