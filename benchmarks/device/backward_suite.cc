@@ -21,7 +21,7 @@ BackwardCase::BackwardCase(const Device& device, CUstream stream, const Attentio
       dk_(tensors.device(), tensors.elements_k() * sizeof(std::uint16_t)),
       dv_(tensors.device(), tensors.elements_k() * sizeof(std::uint16_t)),
       options_(forward_.options()) {
-  forward_.parts().whole();
+  run_forward(ForwardVariant::kF32);
   const auto memory = [](const driver::DeviceBuffer& buffer) {
     return reinterpret_cast<void*>(buffer.address());
   };
@@ -32,8 +32,18 @@ BackwardCase::BackwardCase(const Device& device, CUstream stream, const Attentio
   use(BackwardVariant::kF32);
 }
 
+void BackwardCase::run_forward(ForwardVariant variant) {
+  if (forward_variant_ == variant) return;
+  forward_.use(variant);
+  forward_.parts().whole();
+  forward_variant_ = variant;
+}
+
 void BackwardCase::use(BackwardVariant variant) {
   variant_ = variant;
+  options_.qk_bf16 = variant == BackwardVariant::kQkBf16 || variant == BackwardVariant::kBf16;
+  options_.dp_bf16 = variant == BackwardVariant::kDpBf16 || variant == BackwardVariant::kBf16;
+  run_forward(options_.qk_bf16 ? ForwardVariant::kBf16 : ForwardVariant::kF32);
   const bool half_sums = variant == BackwardVariant::kF16 || variant == BackwardVariant::kHalfF16;
   options_.dq_accum = half_sums ? DType::kF16 : DType::kF32;
   options_.half_scores = variant == BackwardVariant::kHalf || variant == BackwardVariant::kHalfF16;
@@ -73,16 +83,22 @@ CallParts BackwardCase::parts() const {
 }
 
 io::Record BackwardCase::record() const {
-  constexpr const char* kImpls[] = {"mxfa mxfp8", "mxfa mxfp8 (dq fp16)",
-                                    "mxfa mxfp8 (deterministic)", "mxfa mxfp8 (half scores)",
-                                    "mxfa mxfp8 (half scores, dq fp16)"};
+  constexpr const char* kImpls[] = {"mxfa mxfp8",
+                                    "mxfa mxfp8 (dq fp16)",
+                                    "mxfa mxfp8 (deterministic)",
+                                    "mxfa mxfp8 (half scores)",
+                                    "mxfa mxfp8 (half scores, dq fp16)",
+                                    "mxfa mxfp8 (qk bf16)",
+                                    "mxfa mxfp8 (dp bf16)",
+                                    "mxfa mxfp8 (qk bf16, dp bf16)"};
   io::Record record;
   record.routine = "attention_backward";
   record.shape = tensors_.shape().record();
   record.impl = kImpls[static_cast<int>(variant_)];
   record.variant.dq_accum = options_.dq_accum == DType::kF16 ? "fp16" : "fp32";
   record.variant.deterministic = variant_ == BackwardVariant::kDeterministic;
-  record.variant.qk = "mxfp8";
+  record.variant.qk = options_.qk_bf16 ? "bf16" : "mxfp8";
+  if (options_.dp_bf16) record.variant.dp = "bf16";
   record.variant.scores = options_.half_scores ? "fp16" : "fp32";
   record.variant.block_shape = block_shape_name(attention::operand_shape(options_));
   return record;

@@ -17,9 +17,12 @@ enum class BackwardVariant : std::uint8_t {
   kDeterministic,  ///< FP32, in the order of the keys
   kHalf,           ///< half_scores, dQ in FP32
   kHalfF16,        ///< half_scores, dq_accum in F16
+  kQkBf16,         ///< qk_bf16, behind such a forward
+  kDpBf16,         ///< dp_bf16
+  kBf16,           ///< both
 };
-inline constexpr std::string_view kBackwardVariants[] = {"fp32", "fp16", "deterministic", "half",
-                                                         "half-fp16"};
+inline constexpr std::string_view kBackwardVariants[] = {
+    "fp32", "fp16", "deterministic", "half", "half-fp16", "qk-bf16", "dp-bf16", "bf16"};
 
 /// One shape with its tensors and what a forward left (see device/call_suite.h).
 class BackwardCase {
@@ -31,7 +34,8 @@ class BackwardCase {
   /// Runs the forward. Of variant kF32.
   BackwardCase(const Device& device, CUstream stream, const AttentionTensors& tensors);
 
-  /// Options and workspace of the variant, for all that follows.
+  /// Options and workspace of the variant, for all that follows. Runs the forward anew where the
+  /// one that has run is not what this variant follows.
   void use(BackwardVariant variant);
   const attention::BackwardArgs& args() const { return args_; }
   const attention::Options& options() const { return options_; }
@@ -48,12 +52,14 @@ class BackwardCase {
     std::vector<double> dq, dk, dv;
   };
   Gradients wanted() const;
+  void run_forward(ForwardVariant variant);
   std::span<std::byte> workspace_span() const {
     return {reinterpret_cast<std::byte*>(workspace_->address()), workspace_->size_bytes()};
   }
 
   const AttentionTensors& tensors_;
   ForwardCase forward_;
+  std::optional<ForwardVariant> forward_variant_;  ///< that has run
   driver::DeviceBuffer dq_, dk_, dv_;
   attention::BackwardArgs args_;
   attention::Options options_;

@@ -61,7 +61,7 @@ struct Options {
 
   /// kMxfp8 only. The dials need BF16, F16 or F32 tensors where they skip quantization.
   bool qk_bf16 = false;  ///< S from BF16 q and k; on Hopper GPUs o sums in half, as half_scores
-  bool dp_bf16 = false;  ///< dP from BF16 dout and v
+  bool dp_bf16 = false;  ///< dP from BF16 dout and v; of a forward no matter
   /// No scale is shared by two tokens (q, k and v in 1xD blocks), so a future token cannot change
   /// an earlier output of a causal call, bit for bit. On Hopper GPUs o sums in half, from v
   /// quantized 8 binades lower. With half_scores, key blocks with tokens of v whose largest
@@ -92,16 +92,19 @@ struct Options {
 };
 
 // What a device refuses, each by name with Error(kUnsupported), beside what is said of an option:
-//   all                precision bf16, dp_bf16, the floor rule, max_seqlen_q and max_seqlen_k,
+//   all                precision bf16, the floor rule, max_seqlen_q and max_seqlen_k,
 //                      output_shape other than 1x32 and 32x32, offsets whose stride is not 1,
 //                      leak-free payload, payload of other head_dim than 64 and 128 or lying apart
 //   sm_90a   forward   qk_bf16 with leak_free or half_scores; o in F32; o in MXFP8 lying apart;
-//                      qk_bf16 unless q and k are BF16, side by side, on 16 bytes
-//            backward  qk_bf16, leak_free, exact; o but in BF16; gradients in F32; dk
-//                      and dv in MXFP8 of head_dim but 32, 64, 96, 128; these lying apart; delta;
-//                      dq_seq; deterministic with a mask where q is broadcast
-//   sm_100a  forward   qk_bf16; half_scores; p_scale but kConstant with leak_free; o in F32 or
-//   sm_103a            lying apart
+//                      qk_bf16 unless q and k are BF16, side by side, on 16 bytes; exact with
+//                      qk_bf16 or dp_bf16
+//            backward  leak_free, exact; qk_bf16 and dp_bf16 with half_scores or dq_accum kF16, or
+//                      unless q and k, or v and dout, are BF16, side by side, on 16 bytes; o but
+//                      in BF16; gradients in F32; dk and dv in MXFP8 of head_dim but 32, 64, 96,
+//                      128; these lying apart; delta; dq_seq; deterministic with a mask where q is
+//                      broadcast
+//   sm_100a  forward   qk_bf16; dp_bf16; half_scores; p_scale but kConstant with leak_free; o in
+//   F32 or sm_103a            lying apart
 //            backward  all of it
 // (Lying apart: dense, and the stride of the batch is not seqlen * the stride of a token.)
 

@@ -46,7 +46,7 @@ class Preparation {
     JaggedOffsetsView o_offsets = q_offsets;
     o_offsets.batch = o_sequences.batch;
     AttentionOperands result;
-    const bool rows = backward || !spec_.bf16_scores;
+    const bool rows = !spec_.bf16_scores;
     result.q = operand(spec_.q, q_offsets, spec_.q_sequences, spec_.num_heads,
                        {.rows = rows,
                         .transposed = backward,
@@ -60,7 +60,7 @@ class Preparation {
                         .lowered = spec_.half_scores ? kLoweredK : std::uint8_t{0},
                         .coarse = spec_.leak_free || spec_.half_scores});
     result.v = operand(spec_.v, k_offsets, spec_.k_sequences, spec_.num_heads_kv,
-                       {.rows = backward,
+                       {.rows = backward && !spec_.bf16_dp,
                         .transposed = spec_.forward,
                         .block_shape = shape,
                         .min_scale = spec_.leak_free ? kLeakFreeMinScale : std::uint8_t{0},
@@ -69,7 +69,7 @@ class Preparation {
                         .half_sums = spec_.half_sums()});
     if (backward) {
       result.dout = operand(spec_.dout, o_offsets, o_sequences, spec_.num_heads,
-                            {.rows = true,
+                            {.rows = !spec_.bf16_dp,
                              .transposed = true,
                              .lowered = spec_.half_scores ? kLoweredDout : std::uint8_t{0}});
     }

@@ -140,7 +140,8 @@ struct OperandsSpec {
   bool leak_free = false;  ///< Q, K and V in 1xD blocks
   /// Q and K are lowered, for kernels that keep scores in half; in a backward also V and dO.
   bool half_scores = false;
-  bool bf16_scores = false;  ///< forward only: Q K^T is in BF16; of Q and K only shapes are told
+  bool bf16_scores = false;  ///< Q K^T is in BF16: of Q and K no rows are made
+  bool bf16_dp = false;      ///< dO V^T is: of dO no rows are made, of V neither
   /// With any of the three V's payload fits a forward's sums of P V in half.
   bool half_sums() const { return forward && (leak_free || half_scores || bf16_scores); }
 };

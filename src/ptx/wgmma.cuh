@@ -107,8 +107,12 @@ struct WgmmaSs<32> {
   }
 };
 
-/// BF16, K: 16 elements: d = A B^T (+ d), 64 x 128, both in shared memory.
-struct WgmmaBf16Ss {
+/// BF16, K: 16 elements: d = A B^T (+ d), 64 x kN, both in shared memory.
+template <int kN>
+struct WgmmaBf16Ss;
+
+template <>
+struct WgmmaBf16Ss<128> {
   __device__ static void run(float (&d)[64], std::uint64_t a, std::uint64_t b) {
     asm volatile(MXFA_BEGIN("1") "m64n128k16.f32.bf16.bf16 {" MXFA_D64
                                  "}, %64, %65, p, 1, 1, 0, 0;\n}"
@@ -118,6 +122,21 @@ struct WgmmaBf16Ss {
   __device__ static void start(float (&d)[64], std::uint64_t a, std::uint64_t b) {
     asm volatile(MXFA_START "m64n128k16.f32.bf16.bf16 {" MXFA_D64 "}, %64, %65, p, 1, 1, 0, 0;\n}"
                  : MXFA_64(MXFA_NEW_F)
+                 : "l"(a), "l"(b));
+  }
+};
+
+template <>
+struct WgmmaBf16Ss<64> {
+  __device__ static void run(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+    asm volatile(MXFA_BEGIN("1") "m64n64k16.f32.bf16.bf16 {" MXFA_D32
+                                 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : MXFA_32(MXFA_F)
+                 : "l"(a), "l"(b));
+  }
+  __device__ static void start(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+    asm volatile(MXFA_START "m64n64k16.f32.bf16.bf16 {" MXFA_D32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : MXFA_32(MXFA_NEW_F)
                  : "l"(a), "l"(b));
   }
 };

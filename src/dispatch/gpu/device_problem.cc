@@ -72,7 +72,6 @@ void check_options(const attention::Options& options) {
                   core::text(value));
     }
   }
-  if (options.dp_bf16) unsupported("dp_bf16", "false on a device", "true");
   if (options.scale_rule != ScaleRule::kRoundUp) {
     unsupported("scale_rule", "round-up on a device", "floor");
   }

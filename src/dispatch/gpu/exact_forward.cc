@@ -12,6 +12,7 @@ void check(const ForwardProblem& problem) {
     unsupported("recipe", "hopper where attention is exact", "another");
   }
   if (problem.options.qk_bf16) unsupported("qk_bf16", "false where attention is exact", "true");
+  if (problem.options.dp_bf16) unsupported("dp_bf16", "false where attention is exact", "true");
   if (problem.o.batch_stride != 0) {
     unsupported("o", "sequences side by side where attention is exact", "another batch stride");
   }

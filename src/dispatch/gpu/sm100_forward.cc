@@ -24,6 +24,7 @@ PScale p_scale_of(const attention::Options& options) {
 void check(const ForwardProblem& problem) {
   const attention::Options& options = problem.options;
   if (options.qk_bf16) unsupported("qk_bf16", "false on Blackwell", "true");
+  if (options.dp_bf16) unsupported("dp_bf16", "false on Blackwell", "true");
   if (options.half_scores) unsupported("half_scores", "false on Blackwell", "true");
   if (options.leak_free && p_scale_of(options) != PScale::kConstant) {
     unsupported("p_scale", "constant where leak_free is set", "block scales");

@@ -1,6 +1,7 @@
 #include "core/check.h"
 #include "device/preparation.h"
 #include "dispatch/gpu/architectures.h"
+#include "dispatch/gpu/sm90_bf16_rows.h"
 #include "dispatch/refuse.h"
 #include "kernels/sm90/backward/launch.h"
 
@@ -48,12 +49,36 @@ void check_gradient(const DeviceRows& x, std::string_view name, bool of_keys, in
   check_lie(x, name, {.strides = bytes, .address = bytes});
 }
 
+void check_dials(const BackwardProblem& problem) {
+  const attention::Options& options = problem.options;
+  const device::OperandsSpec& spec = problem.operands;
+  if (!options.qk_bf16 && !options.dp_bf16) return;
+  const std::string_view option = options.qk_bf16 ? "qk_bf16" : "dp_bf16";
+  if (options.half_scores) unsupported(option, "false beside half_scores on sm_90a", "true");
+  if (options.dq_accum != DType::kF32) {
+    unsupported("dq_accum", fmt::format("f32 on sm_90a where {} is set", option),
+                dtype_name(options.dq_accum));
+  }
+  if (options.qk_bf16) {
+    check_bf16_rows(spec.q, "q", spec.q_sequences, "qk_bf16");
+    check_bf16_rows(spec.k, "k", spec.k_sequences, "qk_bf16");
+  }
+  if (options.dp_bf16) {
+    check_bf16_rows(spec.v, "v", spec.k_sequences, "dp_bf16");
+    check_bf16_rows(spec.dout, "dout", problem.o_sequences, "dp_bf16");
+  }
+}
+
+sm90::backward::Product product_of(const attention::Options& options) {
+  using enum sm90::backward::Product;
+  if (options.qk_bf16) return options.dp_bf16 ? kBf16 : kBf16S;
+  return options.dp_bf16 ? kBf16Dp : kGroupScales;
+}
+
 void check(const BackwardProblem& problem) {
   const attention::Options& options = problem.options;
-  for (const auto& [set, name] :
-       {std::pair(options.qk_bf16, "qk_bf16"), std::pair(options.leak_free, "leak_free")}) {
-    if (set) unsupported(name, "false in a backward on sm_90a", "true");
-  }
+  if (options.leak_free) unsupported("leak_free", "false in a backward on sm_90a", "true");
+  check_dials(problem);
   for (const auto& [tensor, name] :
        {std::pair(&problem.args.delta, "delta"), std::pair(&problem.args.dq_seq, "dq_seq")}) {
     if (tensor->rank > 0) {
@@ -113,6 +138,11 @@ CallInMemory call_of(const BackwardProblem& problem, void* memory,
       .k = operands.k,
       .v = operands.v,
       .dout = operands.dout,
+      .product = product_of(options),
+      .q_bf16 = bf16_rows(problem.operands.q),
+      .k_bf16 = bf16_rows(problem.operands.k),
+      .v_bf16 = bf16_rows(problem.operands.v),
+      .dout_bf16 = bf16_rows(problem.operands.dout),
       .broadcast_q = problem.operands.broadcast_q,
       .mask = problem.mask,
       .softmax_scale = problem.softmax_scale,

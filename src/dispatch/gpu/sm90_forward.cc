@@ -1,28 +1,11 @@
 #include "core/check.h"
 #include "dispatch/gpu/architectures.h"
+#include "dispatch/gpu/sm90_bf16_rows.h"
 #include "dispatch/refuse.h"
 #include "kernels/sm90/forward/launch.h"
 
 namespace mxfa::dispatch {
 namespace {
-
-/// Q and K where their product is in BF16: read where they lie.
-void check_bf16(const device::OperandInput& x, std::string_view name,
-                const device::Sequences& sequences) {
-  if (x.dtype != DType::kBF16) {
-    unsupported(name, "bf16 on sm_90a where qk_bf16 is set", dtype_name(x.dtype));
-  }
-  const bool aligned = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 &&
-                       x.token_stride % 8 == 0 && x.head_stride % 8 == 0;
-  const bool packed = sequences.cu_seqlens != nullptr || sequences.batch <= 1 ||
-                      x.batch_stride == sequences.seqlen * x.token_stride;
-  if (aligned && packed) return;
-  unsupported(name,
-              "an address on 16 bytes, strides that are multiples of 8, sequences side by side on "
-              "sm_90a where qk_bf16 is set",
-              fmt::format("strides {}, {}, {}, address {}", x.batch_stride, x.token_stride,
-                          x.head_stride, fmt::ptr(x.data)));
-}
 
 void check_o(const ForwardProblem& problem) {
   const DeviceRows& o = problem.o;
@@ -45,8 +28,8 @@ void check(const ForwardProblem& problem) {
     unsupported("qk_bf16", "false beside leak_free or half_scores on sm_90a", "true");
   }
   if (options.qk_bf16) {
-    check_bf16(spec.q, "q", spec.q_sequences);
-    check_bf16(spec.k, "k", spec.k_sequences);
+    check_bf16_rows(spec.q, "q", spec.q_sequences, "qk_bf16");
+    check_bf16_rows(spec.k, "k", spec.k_sequences, "qk_bf16");
   }
   check_o(problem);
   check_row_max(problem.args.row_max, problem.args.lse);
@@ -56,10 +39,6 @@ std::int64_t workspace_bytes(const ForwardProblem& problem) {
   return device::operands_bytes(problem.operands) +
          sm90::forward::forward_workspace_bytes(problem.queue.device,
                                                 problem.operands.k_sequences.batch);
-}
-
-sm90::forward::Bf16Rows bf16_rows(const device::OperandInput& x) {
-  return {static_cast<const std::uint16_t*>(x.data), x.token_stride, x.head_stride};
 }
 
 void launch(const ForwardProblem& problem, const device::AttentionOperands& operands,

@@ -41,9 +41,26 @@ CallCase jagged_in_order() {
   return c;
 }
 
-TEST(GpuBackward, AsOnTheCpuAndNearTheTruth) {
+/// Qualities of S and dP that the public options name.
+std::vector<CallCase> with_dials(const CallCase& c) {
+  std::vector<CallCase> cases(4, c);
+  cases[1].options.qk_bf16 = cases[3].options.qk_bf16 = true;
+  cases[2].options.dp_bf16 = cases[3].options.dp_bf16 = true;
+  return cases;
+}
+std::vector<CallCase> jagged_dense_and_broadcast_with_dials() {
+  std::vector<CallCase> cases;
   for (const CallCase& c : {jagged_in_order(), dense(), broadcast()}) {
-    const std::string label = c.dense() ? "dense" : c.options.broadcast_q ? "broadcast" : "jagged";
+    for (const CallCase& dialled : with_dials(c)) cases.push_back(dialled);
+  }
+  return cases;
+}
+
+TEST(GpuBackward, AsOnTheCpuAndNearTheTruth) {
+  for (const CallCase& c : jagged_dense_and_broadcast_with_dials()) {
+    std::string label = c.dense() ? "dense" : c.options.broadcast_q ? "broadcast" : "jagged";
+    if (c.options.qk_bf16) label += ", qk_bf16";
+    if (c.options.dp_bf16) label += ", dp_bf16";
     DeviceBackward call(c);
     const BackwardResults got = DeviceBackward::decoded_of(call.run());
     const BackwardResults cpu = call.run_on_cpu(), truth = call.oracle();
@@ -91,12 +108,15 @@ TEST(GpuBackward, RowsOfNoSequenceAreCleared) {
 }
 
 TEST(GpuBackward, EmptyBatches) {
-  DeviceBackward call(
-      {.cu_seqlens_q = {0}, .cu_seqlens_k = {0}, .batch = 0, .slack_rows = 2, .slack_rows_k = 3});
-  const DeviceBackward::Codes got = call.run();
-  for (const auto* x : {&got.dq, &got.dk, &got.dv}) {
-    EXPECT_EQ(std::count(x->begin(), x->end(), 0), std::ssize(*x));
+  const CallCase empty{
+      .cu_seqlens_q = {0}, .cu_seqlens_k = {0}, .batch = 0, .slack_rows = 2, .slack_rows_k = 3};
+  for (const CallCase& c : with_dials(empty)) {
+    const DeviceBackward::Codes got = DeviceBackward(c).run();
+    for (const auto* x : {&got.dq, &got.dk, &got.dv}) {
+      EXPECT_EQ(std::count(x->begin(), x->end(), 0), std::ssize(*x));
+    }
   }
+  DeviceBackward call(empty);
   const std::vector<std::int64_t> keys{3, 1, 64};
   const Mxfp8Output dk(keys, 0, BlockShape::k32x32);
   const TiledOutput tiled(keys, 0, {.scale_axis = ScaleAxis::kTokens});

@@ -222,12 +222,32 @@ const BackwardRefusal kBackwardRefusals[] = {
      [](BackwardArgs& a, Options&) { a.delta = a.lse; }, ErrorKind::kUnsupported},
     {"DqSeq", "dq_seq: expected none in a backward on sm_90a, got bf16 [5, 2, 64]",
      [](BackwardArgs& a, Options&) { a.dq_seq = a.o.values; }, ErrorKind::kUnsupported},
-    {"ScoresInBf16", "qk_bf16: expected false in a backward on sm_90a, got true",
-     [](BackwardArgs&, Options& o) { o.qk_bf16 = true; }, ErrorKind::kUnsupported},
     {"LeakFree", "leak_free: expected false in a backward on sm_90a, got true",
      [](BackwardArgs&, Options& o) { o.leak_free = true; }, ErrorKind::kUnsupported},
-    {"DpInBf16", "dp_bf16: expected false on a device, got true",
-     [](BackwardArgs&, Options& o) { o.dp_bf16 = true; }, ErrorKind::kUnsupported},
+    {"HalfScoresInBf16", "qk_bf16: expected false beside half_scores on sm_90a, got true",
+     [](BackwardArgs&, Options& o) { o.qk_bf16 = o.half_scores = true; }, ErrorKind::kUnsupported},
+    {"HalfDpInBf16", "dp_bf16: expected false beside half_scores on sm_90a, got true",
+     [](BackwardArgs&, Options& o) { o.dp_bf16 = o.half_scores = true; }, ErrorKind::kUnsupported},
+    {"HalfSumsOfABf16Product", "dq_accum: expected f32 on sm_90a where dp_bf16 is set, got f16",
+     [](BackwardArgs&, Options& o) {
+       o.dp_bf16 = true;
+       o.dq_accum = DType::kF16;
+     },
+     ErrorKind::kUnsupported},
+    {"DoutForABf16Product", "dout: expected bf16 on sm_90a where dp_bf16 is set, got f32",
+     [](BackwardArgs& a, Options& o) {
+       o.dp_bf16 = true;
+       a.dout.values.dtype = DType::kF32;
+     },
+     ErrorKind::kUnsupported},
+    {"StrideForABf16Product",
+     "k: expected an address on 16 bytes, strides that are multiples of 8, sequences side by side "
+     "on sm_90a where qk_bf16 is set, got strides 0, 65, 64, address ",
+     [](BackwardArgs& a, Options& o) {
+       o.qk_bf16 = true;
+       a.k.values.strides[0] = 65;
+     },
+     ErrorKind::kUnsupported},
     {"Exact", "exact: expected false in a backward, got true",
      [](BackwardArgs&, Options& o) { o.exact = true; }, ErrorKind::kUnsupported},
     {"DqAccum", "dq_accum: expected f32 or f16, got bf16",
@@ -254,6 +274,8 @@ const BackwardRefusal kBackwardRefusals[] = {
 const Refusal kBlackwellRefusals[] = {
     {"ScoresInBf16", "qk_bf16: expected false on Blackwell, got true",
      [](ForwardArgs&, Options& o) { o.qk_bf16 = true; }, ErrorKind::kUnsupported},
+    {"DpInBf16", "dp_bf16: expected false on Blackwell, got true",
+     [](ForwardArgs&, Options& o) { o.dp_bf16 = true; }, ErrorKind::kUnsupported},
     {"HalfScores", "half_scores: expected false on Blackwell, got true",
      [](ForwardArgs&, Options& o) { o.half_scores = true; }, ErrorKind::kUnsupported},
     {"PScale", "p_scale: expected constant where leak_free is set, got block scales",

@@ -25,6 +25,7 @@ using reference::HeadInputs;
 using reference::Matrix;
 namespace recipe = reference::recipe;
 using sm90::backward::DqSums;
+using sm90::backward::Product;
 using sm90::backward::Scores;
 
 struct BackwardCase {
@@ -47,6 +48,7 @@ struct BackwardCase {
   std::int64_t slack_rows = 0;     ///< of NaN, behind the last sequence
   std::int64_t slack_columns = 0;  ///< of gradients and o, between heads
   Scores scores = Scores::kF32;
+  Product product = Product::kGroupScales;
   DqSums dq_sums = DqSums::kF32;
   bool deterministic = false;
   bool row_max = true;  ///< given
@@ -136,6 +138,8 @@ class BackwardBatch {
     config.promote_queries = promote_tiles * sm90::backward::kTileM;
     config.dq_out = config.dkv_out = recipe::OutputFormat::kF32;
     config.fold_row_max = test_.row_max;
+    config.qk_bf16 = sm90::backward::bf16_s(test_.product);
+    config.dp_bf16 = sm90::backward::bf16_dp(test_.product);
     if (test_.dq_sums == DqSums::kF16) config.dq_accum = recipe::DqAccum::kF16;
     return config;
   }
@@ -291,12 +295,17 @@ inline BackwardBatch::Results BackwardBatch::run(const Wants& wants) const {
       .num_heads = static_cast<std::int32_t>(heads),
       .num_heads_kv = static_cast<std::int32_t>(test_.num_heads_kv),
       .head_dim = static_cast<std::int32_t>(dim),
-      .forward = test_.scores == Scores::kF32,
+      .forward = test_.scores == Scores::kF32 && test_.product == Product::kGroupScales,
       .backward = true,
-      .half_scores = test_.scores == Scores::kF16};
+      .half_scores = test_.scores == Scores::kF16,
+      .bf16_scores = sm90::backward::bf16_s(test_.product),
+      .bf16_dp = sm90::backward::bf16_dp(test_.product)};
   const Guarded memory = machine.poisoned(static_cast<std::size_t>(device::operands_bytes(spec)));
   const device::AttentionOperands operands =
       device::prepare_operands(machine.queue(), spec, memory.as<void>());
+  const auto bf16 = [&](const Guarded& x, const PackedRows& rows) {
+    return sm90::Bf16Rows{x.as<const std::uint16_t>(), rows.heads * dim, dim};
+  };
   const auto gradient = [&](const PackedRows& rows) {
     return machine.poisoned((rows.total() + slack) * rows.heads * pitch() * 2);
   };
@@ -313,6 +322,11 @@ inline BackwardBatch::Results BackwardBatch::run(const Wants& wants) const {
       .k = operands.k,
       .v = operands.v,
       .dout = operands.dout,
+      .product = test_.product,
+      .q_bf16 = bf16(q, q_),
+      .k_bf16 = bf16(k, k_),
+      .v_bf16 = bf16(v, v_),
+      .dout_bf16 = bf16(dout, dout_),
       .broadcast_q = test_.broadcast_q,
       .mask = test_.mask,
       .softmax_scale = test_.scale(),

@@ -347,15 +347,19 @@ const BackwardCase kCases[] = {
 INSTANTIATE_TEST_SUITE_P(Cases, Backward, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return test.param.name; });
 
-// Half scores: of the cases above those that take other ways there, and more of them.
-std::vector<BackwardCase> half_score_cases() {
-  const std::vector<std::string> names = {"tiles",      "jagged",    "grouped",  "causal",
-                                          "window",     "promoted",  "folded",   "padded",
-                                          "no_row_max", "broadcast", "half_sums"};
+std::vector<BackwardCase> cases_of(const std::vector<std::string>& names) {
   std::vector<BackwardCase> cases;
   for (const BackwardCase& test : kCases) {
     if (std::ranges::find(names, test.name) != names.end()) cases.push_back(test);
   }
+  return cases;
+}
+
+// Half scores: of the cases above those that take other ways there, and more of them.
+std::vector<BackwardCase> half_score_cases() {
+  std::vector<BackwardCase> cases =
+      cases_of({"tiles", "jagged", "grouped", "causal", "window", "promoted", "folded", "padded",
+                "no_row_max", "broadcast", "half_sums"});
   cases.push_back({.name = "peaky",
                    .cu_seqlens_q = {0, 100},
                    .cu_seqlens_k = {0, 200},
@@ -381,6 +385,25 @@ std::vector<BackwardCase> half_score_cases() {
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(HalfScores, Backward, ::testing::ValuesIn(half_score_cases()),
+                         [](const auto& test) { return test.param.name; });
+
+// S^T, dP^T or both from BF16; the same GEMMs behind them.
+std::vector<BackwardCase> dial_cases() {
+  std::vector<BackwardCase> cases;
+  for (const auto& [product, name] :
+       {std::pair(Product::kBf16S, "s"), std::pair(Product::kBf16Dp, "dp"),
+        std::pair(Product::kBf16, "both")}) {
+    for (BackwardCase test :
+         cases_of({"tiles", "jagged", "jagged_wide", "grouped", "causal", "broadcast", "dense",
+                   "spread", "promoted", "padded", "no_row_max"})) {
+      test.name += std::string("_") + name;
+      test.product = product;
+      cases.push_back(test);
+    }
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Bf16, Backward, ::testing::ValuesIn(dial_cases()),
                          [](const auto& test) { return test.param.name; });
 
 const BackwardCase kOrdered[] = {

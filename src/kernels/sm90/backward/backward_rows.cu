@@ -124,6 +124,7 @@ struct TileTerms {
   }
   /// What S^T is multiplied by.
   __device__ float s_factor(const Rows& rows, int g, float scale) const {
+    if (rows.params.bf16_s) return scale;
     return ldexpf(scale, rows.group_exists(g) ? q_exponent[g] : reference);
   }
 };
@@ -179,7 +180,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       out.minus_delta[place.pair][place.at] = row.minus_delta * power_of_two(q_shift);
       if (rows.lane != 0) continue;
       out.s_factor[g] = terms.s_factor(rows, g, params.scale_log2);
-      out.dp_factor[g] = power_of_two(terms.dout[g] - terms.fold[g] + q_shift);
+      out.dp_factor[g] =
+          power_of_two((params.bf16_dp ? 0 : terms.dout[g]) - terms.fold[g] + q_shift);
       out.dq_factor[g] = power_of_two(-q_shift);
       out.reference = terms.reference;
       out.anchor = terms.anchor;

@@ -21,6 +21,21 @@ enum class Scores : std::uint8_t {
   kF16,  ///< and all arithmetic on them is of packed halves; of lowered operands
 };
 
+/// What S^T and dP^T multiply, and where its scales are. Gradients are always of FP8 copies.
+enum class Product : std::uint8_t {
+  kGroupScales,  ///< FP8, a scale for each 32 tokens
+  kBf16S,        ///< S^T from BF16 Q and K
+  kBf16Dp,       ///< dP^T from BF16 V and dO
+  kBf16,         ///< both
+};
+
+constexpr bool bf16_s(Product product) {
+  return product == Product::kBf16S || product == Product::kBf16;
+}
+constexpr bool bf16_dp(Product product) {
+  return product == Product::kBf16Dp || product == Product::kBf16;
+}
+
 inline constexpr int kScaleGroup = 32;  ///< tokens that share a scale
 inline constexpr int kTileM = 64;       ///< queries of a tile
 inline constexpr int kTileN = 128;      ///< keys of a tile: 64 a consumer warpgroup
@@ -142,15 +157,31 @@ struct KeyRecord {
   float k_relative[kKGroups];  ///< 2^(K's - reference)
 };
 
+/// One of the GEMMs whose K is head_dim: rows lie in parts of at most 128 bytes, one behind the
+/// other.
+template <int kHeadDim, bool kBf16Of>
+struct RowsProduct {
+  static constexpr bool kBf16 = kBf16Of;
+  static constexpr int kBytes = kHeadDim * (kBf16 ? 2 : 1);
+  static constexpr int kParts = kBytes > 128 ? 2 : 1;
+  static constexpr int kPartBytes = kBytes / kParts;
+};
+
 /// kLong: for many queries a key tile. Has room to keep dV beside its accumulators, and for that
-/// only one buffer of keys.
-template <int kHeadDimOf, DqSums kDqSumsOf, bool kLongOf, Scores kScoresOf = Scores::kF32>
+/// only one buffer of keys. BF16 operands have this form alone, and where they take all of the
+/// memory, dV goes to the scratch.
+template <int kHeadDimOf, DqSums kDqSumsOf, bool kLongOf, Scores kScoresOf = Scores::kF32,
+          Product kProductOf = Product::kGroupScales>
 struct Config {
   static constexpr int kHeadDim = kHeadDimOf;
   static constexpr DqSums kDqSums = kDqSumsOf;
   static constexpr Scores kScores = kScoresOf;
+  static constexpr Product kProduct = kProductOf;
+  using SProduct = RowsProduct<kHeadDim, bf16_s(kProduct)>;
+  using DpProduct = RowsProduct<kHeadDim, bf16_dp(kProduct)>;
+  static_assert(kProduct == Product::kGroupScales || (kLongOf && kScores == Scores::kF32));
   using Record = std::conditional_t<kScores == Scores::kF16, HalfRowRecord, RowRecord>;
-  static constexpr bool kFolds = kLongOf;
+  static constexpr bool kFolds = kLongOf && !(kProduct == Product::kBf16 && kHeadDim == 128);
   static_assert(kHeadDim == 64 || kHeadDim == 128);
   static constexpr int kConsumers = 2;
   static constexpr int kConsumerThreads = 128 * kConsumers;
@@ -166,11 +197,10 @@ struct Config {
   static constexpr int kEarlySteps = kLongOf ? 4 : 2;
   static constexpr int kStages = kHeadDim == 128 ? 2 : 4;
   /// More than stages: what goes with a tile is read for longer than its rows, by the dQ role for
-  /// up to two tiles more.
-  static constexpr int kRecords = 2 * kStages;
+  /// up to two tiles more. (Of rows' constants, by consumers alone, one more is enough.)
+  static constexpr int kRecords = kProduct == Product::kGroupScales ? 2 * kStages : kStages + 1;
   static constexpr int kTileRecords = 4 * kStages;
   static constexpr int kAmaxBuffers = 4;
-  static constexpr int kRowBytes = kHeadDim;  ///< of Q, K, V, dO in rows
   static constexpr int kDsBuffers = 2;
   /// dQ is made and added by 64 columns.
   static constexpr int kDqPieces = kHeadDim / kDqColumns;
@@ -181,11 +211,11 @@ struct Config {
 template <class Config>
 struct SmemPlan {
   static constexpr int kDim = Config::kHeadDim;
-  alignas(1024) std::uint8_t k[Config::kKeyBuffers][kTileN * kDim];
-  alignas(1024) std::uint8_t v[Config::kKeyBuffers][kTileN * kDim];
+  alignas(1024) std::uint8_t k[Config::kKeyBuffers][kTileN * Config::SProduct::kBytes];
+  alignas(1024) std::uint8_t v[Config::kKeyBuffers][kTileN * Config::DpProduct::kBytes];
   alignas(1024) std::uint8_t kt[Config::kKeyBuffers][kDim * kTileN];
-  alignas(1024) std::uint8_t q[Config::kStages][kTileM * kDim];
-  alignas(1024) std::uint8_t dout[Config::kStages][kTileM * kDim];
+  alignas(1024) std::uint8_t q[Config::kStages][kTileM * Config::SProduct::kBytes];
+  alignas(1024) std::uint8_t dout[Config::kStages][kTileM * Config::DpProduct::kBytes];
   alignas(1024) std::uint8_t qt[Config::kStages][kDim * kTileM];
   alignas(1024) std::uint8_t dout_t[Config::kStages][kDim * kTileM];
   /// Rows of queries, keys in sigma order.
@@ -214,6 +244,12 @@ struct SmemPlan {
 static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32, false>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32, true>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<64, DqSums::kF32, true>>) <= 227 * 1024);
+template <int kHeadDim, Product kProduct>
+using DialConfig = Config<kHeadDim, DqSums::kF32, true, Scores::kF32, kProduct>;
+static_assert(sizeof(SmemPlan<DialConfig<128, Product::kBf16S>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<DialConfig<128, Product::kBf16Dp>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<DialConfig<128, Product::kBf16>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<DialConfig<64, Product::kBf16>>) <= 227 * 1024);
 
 /// Bytes of a tile of dQ's sums: [i][thread of a warpgroup][16 bytes], where 16 bytes are what a
 /// thread holds of the columns 8 i .. 8 i + 7 (F32) or 16 i .. 16 i + 15 (F16).

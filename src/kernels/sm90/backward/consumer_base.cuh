@@ -39,27 +39,41 @@ class ConsumerBase : protected Warpgroup<Config> {
   using Base::warp_;
 
   // The GEMMs.
-  template <class Scores>
+  template <class Rows, class Scores>
   __device__ void issue_rows(Scores& out, std::uint32_t keys, std::uint32_t queries) const {
-    const std::uint64_t a = tile_descriptor<Config::kRowBytes>(keys + part_ * 64 * kDim);
-    const std::uint64_t b = tile_descriptor<Config::kRowBytes>(queries);
+    constexpr int kRowBytes = Rows::kPartBytes, kSteps = kRowBytes / 32;
+    const std::uint64_t a = tile_descriptor<kRowBytes>(keys + part_ * 64 * kRowBytes);
+    const std::uint64_t b = tile_descriptor<kRowBytes>(queries);
     ptx::wgmma_fence();
-    ptx::WgmmaSs<kTileM>::start(out, a, b);
+    if constexpr (Rows::kBf16) {
+      ptx::WgmmaBf16Ss<kTileM>::start(out, a, b);
+    } else {
+      ptx::WgmmaSs<kTileM>::start(out, a, b);
+    }
 #pragma unroll
-    for (int step = 1; step < kDim / 32; ++step) {
-      ptx::WgmmaSs<kTileM>::run(out, a + 2 * step, b + 2 * step, true);
+    for (int step = 1; step < Rows::kBytes / 32; ++step) {
+      const int part = step / kSteps, in_part = 2 * (step % kSteps);
+      const std::uint64_t a_step = a + part * (kTileN * kRowBytes / 16) + in_part;
+      const std::uint64_t b_step = b + part * (kTileM * kRowBytes / 16) + in_part;
+      if constexpr (Rows::kBf16) {
+        ptx::WgmmaBf16Ss<kTileM>::run(out, a_step, b_step);
+      } else {
+        ptx::WgmmaSs<kTileM>::run(out, a_step, b_step, true);
+      }
     }
     ptx::wgmma_commit();
   }
   template <class Scores>
   __device__ void issue_s(Scores& s, int stage) const {
-    issue_rows(s, at(offsetof(Plan, k), key_buffer(), sizeof(smem_.k[0])),
-               at(offsetof(Plan, q), stage, sizeof(smem_.q[0])));
+    issue_rows<typename Config::SProduct>(s,
+                                          at(offsetof(Plan, k), key_buffer(), sizeof(smem_.k[0])),
+                                          at(offsetof(Plan, q), stage, sizeof(smem_.q[0])));
   }
   template <class Scores>
   __device__ void issue_dp(Scores& dp, int stage) const {
-    issue_rows(dp, at(offsetof(Plan, v), key_buffer(), sizeof(smem_.v[0])),
-               at(offsetof(Plan, dout), stage, sizeof(smem_.dout[0])));
+    issue_rows<typename Config::DpProduct>(dp,
+                                           at(offsetof(Plan, v), key_buffer(), sizeof(smem_.v[0])),
+                                           at(offsetof(Plan, dout), stage, sizeof(smem_.dout[0])));
   }
   __device__ void issue_tokens(Gradient& out, const Payload& a, std::uint32_t queries,
                                bool accumulate) const {
@@ -192,8 +206,9 @@ class ConsumerBase : protected Warpgroup<Config> {
     }
     const int first_row = 64 * part_ + 16 * warp_;
     // Nobody multiplies by this consumer's rows of K and V any more.
-    std::uint8_t* const staging[2] = {smem_.k[key_buffer()] + first_row * kDim,
-                                      smem_.v[key_buffer()] + first_row * kDim};
+    std::uint8_t* const staging[2] = {
+        smem_.k[key_buffer()] + first_row * Config::SProduct::kPartBytes,
+        smem_.v[key_buffer()] + first_row * Config::DpProduct::kPartBytes};
     store_gradient<Config>(params_, params_.dv, keys, {0, scratch_dv, anchor, 1.0f}, first_row,
                            staging, dv);
     store_gradient<Config>(params_, params_.dk, keys,

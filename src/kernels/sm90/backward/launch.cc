@@ -55,8 +55,15 @@ struct Workspace {
   }
 };
 
-void check_operand(const AttentionOperand& x, std::string_view name, int head_dim, bool transposed,
-                   device::TokenOrder order) {
+/// What is read of an operand.
+struct Copies {
+  bool rows = true;
+  bool transposed = true;
+  device::TokenOrder order = device::TokenOrder::kPi;
+};
+
+void check_operand(const AttentionOperand& x, std::string_view name, int head_dim,
+                   const Copies& copies) {
   expect(x.head_dim == head_dim, later("{}.head_dim", name), head_dim, x.head_dim);
   if (x.block_shape != BlockShape::k32xD) {
     throw Error(ErrorKind::kUnsupported, fmt::format("{}.block_shape: expected 32xD, got {}", name,
@@ -64,15 +71,16 @@ void check_operand(const AttentionOperand& x, std::string_view name, int head_di
   }
   const bool empty = x.total == 0;
   expect(x.total >= 0, later("{}.total", name), "at least 0", x.total);
-  expect(empty || x.scales.data != nullptr, later("{}.scales", name), "an address", "none");
-  expect(empty || x.rows != nullptr, later("{}.rows", name), "an address", "none");
+  expect(empty || x.scales.data != nullptr || !(copies.rows || copies.transposed),
+         later("{}.scales", name), "an address", "none");
+  expect(empty || x.rows != nullptr || !copies.rows, later("{}.rows", name), "an address", "none");
   expect(x.token_stride % 16 == 0 && x.head_stride % 16 == 0 && x.token_stride >= 0,
          later("{}.token_stride, head_stride", name), "multiples of 16",
          later("{}, {}", x.token_stride, x.head_stride));
-  if (!transposed) return;
+  if (!copies.transposed) return;
   expect(empty || x.transposed != nullptr, later("{}.transposed", name), "an address", "none");
-  expect(x.order == order, later("{}.order", name),
-         order == device::TokenOrder::kPi ? "pi" : "sigma", "another");
+  expect(x.order == copies.order, later("{}.order", name),
+         copies.order == device::TokenOrder::kPi ? "pi" : "sigma", "another");
   expect(x.pitch % 128 == 0, later("{}.pitch", name), "a multiple of 128", x.pitch);
 }
 
@@ -113,6 +121,25 @@ void check_heads(const BackwardCall& call) {
          "one dense sequence where q is broadcast", "cu_seqlens");
 }
 
+void check_product(const BackwardCall& call) {
+  if (call.product == Product::kGroupScales) return;
+  if (call.scores != Scores::kF32 || call.dq_sums != DqSums::kF32) {
+    throw Error(ErrorKind::kUnsupported,
+                "scores, dq_sums: expected FP32 beside operands in BF16, got half");
+  }
+  const auto check = [](const AttentionOperand& shape, const Bf16Rows& x, std::string_view name) {
+    if (shape.total > 0) check_bf16_rows(x, name);
+  };
+  if (bf16_s(call.product)) {
+    check(call.q, call.q_bf16, "q_bf16");
+    check(call.k, call.k_bf16, "k_bf16");
+  }
+  if (bf16_dp(call.product)) {
+    check(call.v, call.v_bf16, "v_bf16");
+    check(call.dout, call.dout_bf16, "dout_bf16");
+  }
+}
+
 /// What half scores need, so that no sum of 128 columns overflows.
 void check_lowered(const BackwardCall& call) {
   if (call.scores != Scores::kF16) return;
@@ -132,10 +159,12 @@ void check_call(const BackwardCall& call) {
     throw Error(ErrorKind::kUnsupported,
                 fmt::format("q.head_dim: expected 64 or 128 (padded), got {}", head_dim));
   }
-  check_operand(call.q, "q", head_dim, true, device::TokenOrder::kPi);
-  check_operand(call.k, "k", head_dim, true, device::TokenOrder::kSigma);
-  check_operand(call.v, "v", head_dim, false, device::TokenOrder::kPlain);
-  check_operand(call.dout, "dout", head_dim, true, device::TokenOrder::kPi);
+  const bool s_rows = !bf16_s(call.product), dp_rows = !bf16_dp(call.product);
+  check_operand(call.q, "q", head_dim, {.rows = s_rows});
+  check_operand(call.k, "k", head_dim, {.rows = s_rows, .order = device::TokenOrder::kSigma});
+  check_operand(call.v, "v", head_dim, {.rows = dp_rows, .transposed = false});
+  check_operand(call.dout, "dout", head_dim, {.rows = dp_rows});
+  check_product(call);
   check_lowered(call);
   check_heads(call);
   expect(std::isfinite(call.softmax_scale) && call.softmax_scale > 0, "softmax_scale",
@@ -190,25 +219,39 @@ Sides sides_of(const BackwardCall& call) {
           .broadcast_q = call.broadcast_q};
 }
 
+std::int32_t columns_of(const BackwardCall& call) {
+  return call.columns == 0 ? call.q.head_dim : call.columns;
+}
+
+/// dO as dP sees it.
+device::RowsView delta_rows(const BackwardCall& call) {
+  if (bf16_dp(call.product)) {
+    return {.data = call.dout_bf16.data,
+            .dtype = DType::kBF16,
+            .row_stride = call.dout_bf16.token_stride,
+            .head_stride = call.dout_bf16.head_stride};
+  }
+  return {
+      .data = call.dout.rows,
+      .dtype = DType::kE4M3,
+      .row_stride = call.dout.token_stride,
+      .head_stride = call.dout.head_stride,
+      .scales = call.dout.scales.data,
+      .scale_strides = {.row = call.dout.scales.row_stride, .head = call.dout.scales.head_stride},
+      .block_shape = BlockShape::k32xD};
+}
+
 /// delta, anchors, records.
 void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Workspace& memory) {
-  const std::int32_t columns = call.columns == 0 ? call.q.head_dim : call.columns;
   device::delta(
       queue,
-      {.dout = {.data = call.dout.rows,
-                .dtype = DType::kE4M3,
-                .row_stride = call.dout.token_stride,
-                .head_stride = call.dout.head_stride,
-                .scales = call.dout.scales.data,
-                .scale_strides = {.row = call.dout.scales.row_stride,
-                                  .head = call.dout.scales.head_stride},
-                .block_shape = BlockShape::k32xD},
+      {.dout = delta_rows(call),
        .o = {.data = call.o, .row_stride = call.o_token_stride, .head_stride = call.o_head_stride},
        .delta = memory.delta,
        .delta_head_stride = call.dout.total,
        .offsets = call.dout.offsets,
        .num_heads = call.q.num_heads,
-       .head_dim = columns},
+       .head_dim = columns_of(call)},
       mx::max_tiles(call.dout.total, call.dout.offsets.batch));
   const std::int64_t tiles = row_tiles(call.dout.total, call.dout.offsets.batch);
   const RowsParams params{
@@ -224,6 +267,8 @@ void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Wo
       .records = memory.records,
       .records_head_stride = tiles,
       .scale_log2 = static_cast<float>(call.softmax_scale * std::numbers::log2e),
+      .bf16_s = bf16_s(call.product),
+      .bf16_dp = bf16_dp(call.product),
       .behind = call.behind};
   const std::int64_t works = tiles * call.q.num_heads;
   launch_rows(queue, "backward_anchors", params, works, kRowsThreads / 32);
@@ -241,13 +286,40 @@ unsigned smem_bytes(const BackwardCall& call) {
   return call.scores == Scores::kF16 ? smem_bytes<kHeadDim, kLong, Scores::kF16>(call.dq_sums)
                                      : smem_bytes<kHeadDim, kLong, Scores::kF32>(call.dq_sums);
 }
-/// Of the kernel for many queries a sequence, or of the other.
-unsigned smem_bytes(const BackwardCall& call, bool is_long) {
-  if (call.q.head_dim == 128) {
-    return is_long ? smem_bytes<128, true>(call) : smem_bytes<128, false>(call);
+
+/// The kernel of a call.
+struct Kernel {
+  std::string image, entry;
+  unsigned smem_bytes = 0;
+};
+template <int kHeadDim>
+Kernel dial_kernel(Product product) {
+  const std::string image = "attention_backward_bf16";
+  const auto kernel = [&](std::string_view part, unsigned bytes) {
+    return Kernel{image, fmt::format("{}{}_d{}", image, part, kHeadDim), bytes};
+  };
+  switch (product) {
+    case Product::kBf16S:
+      return kernel("_s", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16S>>));
+    case Product::kBf16Dp:
+      return kernel("_dp", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16Dp>>));
+    default:
+      return kernel("", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16>>));
   }
-  return is_long ? smem_bytes<64, true>(call) : smem_bytes<64, false>(call);
 }
+template <int kHeadDim>
+Kernel kernel_of(const BackwardCall& call) {
+  if (call.product != Product::kGroupScales) return dial_kernel<kHeadDim>(call.product);
+  // Of jagged queries the host knows the mean only.
+  const bool is_long = call.q.total > kLongQueries * call.q.offsets.batch;
+  const std::string image =
+      call.scores == Scores::kF16 ? "attention_backward_half" : "attention_backward";
+  return {image,
+          fmt::format("{}_d{}_{}{}", image, kHeadDim, call.dq_sums == DqSums::kF16 ? "f16" : "f32",
+                      is_long ? "_long" : ""),
+          is_long ? smem_bytes<kHeadDim, true>(call) : smem_bytes<kHeadDim, false>(call)};
+}
+
 std::int32_t sums_exponent(const BackwardCall& call) {
   return call.dq_sums == DqSums::kF16 ? call.dq_exponent : 0;
 }
@@ -255,12 +327,17 @@ std::int32_t sums_exponent(const BackwardCall& call) {
 BackwardParams make_params(const device::Queue& queue, const BackwardCall& call,
                            const Workspace& memory) {
   BackwardParams params;
-  params.q_map = rows_map(queue.device, call.q, kTileM);
-  params.dout_map = rows_map(queue.device, call.dout, kTileM);
+  const auto rows = [&](const AttentionOperand& x, bool is_bf16, const Bf16Rows& bf16,
+                        std::uint32_t tokens) {
+    return is_bf16 ? bf16_rows_map(queue.device, bf16, x, columns_of(call), tokens)
+                   : rows_map(queue.device, x, tokens);
+  };
+  params.q_map = rows(call.q, bf16_s(call.product), call.q_bf16, kTileM);
+  params.dout_map = rows(call.dout, bf16_dp(call.product), call.dout_bf16, kTileM);
   params.qt_map = transposed_map(queue.device, call.q, kTileM);
   params.dout_t_map = transposed_map(queue.device, call.dout, kTileM);
-  params.k_map = rows_map(queue.device, call.k, kTileN);
-  params.v_map = rows_map(queue.device, call.v, kTileN);
+  params.k_map = rows(call.k, bf16_s(call.product), call.k_bf16, kTileN);
+  params.v_map = rows(call.v, bf16_dp(call.product), call.v_bf16, kTileN);
   params.kt_map = transposed_map(queue.device, call.k, kTileN);
   params.sides = sides_of(call);
   params.mask = call.mask;
@@ -270,7 +347,7 @@ BackwardParams make_params(const device::Queue& queue, const BackwardCall& call,
   params.records_head_stride = row_tiles(call.dout.total, call.dout.offsets.batch);
   params.dk = call.dk;
   params.dv = call.dv;
-  params.columns = call.columns == 0 ? call.q.head_dim : call.columns;
+  params.columns = columns_of(call);
   params.dq_sums = memory.dq_sums;
   params.dq_head_stride = row_tiles(call.q.total, call.q.offsets.batch);
   params.dq_turns = memory.dq_turns;
@@ -292,15 +369,9 @@ void run_backward(const device::Queue& queue, const BackwardCall& call, const Wo
   shape.grid[0] =
       static_cast<unsigned>(std::min<std::int64_t>(queue.device.multiprocessors(), works));
   shape.block[0] = Config<128, DqSums::kF32, false>::kThreads;
-  // Of jagged queries the host knows the mean only.
-  const bool is_long = call.q.total > kLongQueries * call.q.offsets.batch;
-  shape.dynamic_smem_bytes = smem_bytes(call, is_long);
-  const std::string image =
-      call.scores == Scores::kF16 ? "attention_backward_half" : "attention_backward";
-  const std::string name =
-      fmt::format("{}_d{}_{}{}", image, call.q.head_dim,
-                  call.dq_sums == DqSums::kF16 ? "f16" : "f32", is_long ? "_long" : "");
-  queue.kernels.get(image, name, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
+  const Kernel kernel = call.q.head_dim == 128 ? kernel_of<128>(call) : kernel_of<64>(call);
+  shape.dynamic_smem_bytes = kernel.smem_bytes;
+  queue.kernels.get(kernel.image, kernel.entry, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
       .launch(queue.stream, shape, params);
 }
 
@@ -336,7 +407,7 @@ void attention_backward(const device::Queue& queue, const BackwardCall& call) {
                     .head_stride = row_tiles(call.q.total, call.q.offsets.batch),
                     .dq = call.dq,
                     .dq_mxfp8 = call.dq_mxfp8,
-                    .columns = call.columns == 0 ? call.q.head_dim : call.columns});
+                    .columns = columns_of(call)});
 }
 
 void finish_dq(const device::Queue& queue, const DqParams& params) {

@@ -7,6 +7,7 @@
 #include "device/operands.h"
 #include "device/ops.h"
 #include "kernels/sm90/backward/params.h"
+#include "kernels/sm90/common/operand_maps.h"
 
 namespace mxfa::sm90::backward {
 
@@ -18,7 +19,11 @@ struct BackwardCall {
   device::AttentionOperand k;     ///< rows, and transposed in sigma order
   device::AttentionOperand v;     ///< rows; k's offsets
   device::AttentionOperand dout;  ///< rows, and transposed in pi order; o's sequences
-  bool broadcast_q = false;       ///< q is one sequence that every sequence of k's batch reads
+  /// In BF16: S from q_bf16 and k_bf16 (of q and k then the transposed copies alone are read), dP
+  /// from dout_bf16 (likewise) and v_bf16 (v only says heads, head_dim and sequences).
+  Product product = Product::kGroupScales;
+  Bf16Rows q_bf16 = {}, k_bf16 = {}, v_bf16 = {}, dout_bf16 = {};
+  bool broadcast_q = false;  ///< q is one sequence that every sequence of k's batch reads
   attention::Mask mask = {};
   double softmax_scale = 0.0;  ///< the forward's
 

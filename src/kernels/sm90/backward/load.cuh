@@ -140,12 +140,13 @@ class Producer {
                attention::TileKind::kFull;
   }
 
-  /// Lanes 0..3 take K's exponents, 4..7 V's.
+  /// Lanes 0..3 take K's exponents, 4..7 V's (which BF16 has not).
   __device__ void copy_keys(int sequence, const KeyRecord& keys, int tile) {
     const device::OperandScales& scales = lane_ < kKGroups ? params_.k_scales : params_.v_scales;
     const int group = keys.key0 / kScaleGroup + lane_ % kKGroups;
     int exponent = -127;
-    if (lane_ < 2 * kKGroups && group * kScaleGroup < keys.seqlen_k) {
+    constexpr int kLanes = Config::DpProduct::kBf16 ? kKGroups : 2 * kKGroups;
+    if (lane_ < kLanes && group * kScaleGroup < keys.seqlen_k) {
       exponent = scale_exponent(
           __ldg(scales.data + (params_.sides.k.groups(sequence) + group) * scales.row_stride +
                 keys.head * scales.head_stride));
@@ -155,10 +156,10 @@ class Producer {
     ptx::mbarrier_wait(shared_address(&smem_.key_empty[key_buffer_]), key_phase_ ^ 1);
     KeyRecord& out = smem_.keys[key_buffer_];
     if (lane_ < kKGroups) {
-      out.k_factor[lane_] = power_of_two(exponent);
+      out.k_factor[lane_] = Config::SProduct::kBf16 ? 1.0f : power_of_two(exponent);
       out.k_relative[lane_] = power_of_two(exponent - largest);
     } else if (lane_ < 2 * kKGroups) {
-      out.v_factor[lane_ - kKGroups] = power_of_two(exponent);
+      out.v_factor[lane_ - kKGroups] = Config::DpProduct::kBf16 ? 1.0f : power_of_two(exponent);
     }
     std::uint64_t* const full = &smem_.key_full[key_buffer_];
     if (lane_ != 0) {
@@ -172,12 +173,13 @@ class Producer {
     out.head = keys.head;
     out.reference = largest;
     using namespace cuda::ptx;
-    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, 3 * sizeof(smem_.k[0]));
-    const std::int32_t rows_at[3] = {0, keys.head, static_cast<std::int32_t>(keys.out_row)};
-    cp_async_bulk_tensor(space_cluster, space_global, smem_.k[key_buffer_], &params_.k_map, rows_at,
-                         full);
-    cp_async_bulk_tensor(space_cluster, space_global, smem_.v[key_buffer_], &params_.v_map, rows_at,
-                         full);
+    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
+                              sizeof(smem_.k[0]) + sizeof(smem_.v[0]) + sizeof(smem_.kt[0]));
+    const int row = static_cast<int>(keys.out_row);
+    copy_parts<typename Config::SProduct>(smem_.k[key_buffer_], params_.k_map, keys.head, row,
+                                          full);
+    copy_parts<typename Config::DpProduct>(smem_.v[key_buffer_], params_.v_map, keys.head, row,
+                                           full);
     const std::int32_t column =
         static_cast<std::int32_t>((params_.sides.k.tiles(sequence) + tile) * mx::kAtomRows);
     const std::int32_t columns_at[2] = {column, keys.head * Config::kHeadDim};
@@ -222,16 +224,28 @@ class Producer {
                .last = 0}};
     std::uint64_t* const full = &smem_.rows_full[stage_];
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
-                              2 * sizeof(smem_.q[0]) + sizeof(Record));
-    const std::int32_t q_at[3] = {0, head, place.q_row + m * kTileM};
-    cp_async_bulk_tensor(space_cluster, space_global, smem_.q[stage_], &params_.q_map, q_at, full);
+                              sizeof(smem_.q[0]) + sizeof(smem_.dout[0]) + sizeof(Record));
+    copy_parts<typename Config::SProduct>(smem_.q[stage_], params_.q_map, head,
+                                          place.q_row + m * kTileM, full);
     cp_async_bulk(
         space_cluster, space_global, &smem_.rows[record_],
         static_cast<const Record*>(params_.records) + head * params_.records_head_stride + o_tile,
         sizeof(Record), full);
-    const std::int32_t o_at[3] = {0, head, place.o_row + m * kTileM};
-    cp_async_bulk_tensor(space_cluster, space_global, smem_.dout[stage_], &params_.dout_map, o_at,
-                         full);
+    copy_parts<typename Config::DpProduct>(smem_.dout[stage_], params_.dout_map, head,
+                                           place.o_row + m * kTileM, full);
+  }
+
+  /// Rows of a head from `row` on, part by part.
+  template <class Rows, std::size_t kBytes>
+  __device__ void copy_parts(std::uint8_t (&to)[kBytes], const CUtensorMap& map, int head, int row,
+                             std::uint64_t* full) const {
+    constexpr int kColumns = Config::kHeadDim / Rows::kParts;
+#pragma unroll
+    for (int part = 0; part < Rows::kParts; ++part) {
+      const std::int32_t from[3] = {part * kColumns, head, row};
+      cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global,
+                                      to + part * (kBytes / Rows::kParts), &map, from, full);
+    }
   }
 
   /// No query sees these keys.

@@ -42,16 +42,18 @@ struct RowsParams {
   void* records = nullptr;          ///< RowRecord, or HalfRowRecord for half scores
   std::int64_t records_head_stride = 0;
   float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
+  /// Operands of S^T, of dP^T are BF16, which have no exponents.
+  bool bf16_s = false, bf16_dp = false;
   device::ClearBehindParams behind = {};
 };
 
 struct BackwardParams {
-  CUtensorMap q_map;       ///< rows, box 64
-  CUtensorMap dout_map;    ///< rows, box 64
+  CUtensorMap q_map;       ///< rows, box 64; BF16: of 64 columns
+  CUtensorMap dout_map;    ///< likewise
   CUtensorMap qt_map;      ///< transposed, box 64
   CUtensorMap dout_t_map;  ///< transposed, box 64
-  CUtensorMap k_map;       ///< rows, box 128
-  CUtensorMap v_map;       ///< rows, box 128
+  CUtensorMap k_map;       ///< rows, box 128; BF16: of 64 columns
+  CUtensorMap v_map;       ///< likewise
   CUtensorMap kt_map;      ///< transposed, box 128
   Sides sides;
   attention::Mask mask;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/check.h"
+
 namespace mxfa::sm90 {
 namespace {
 
@@ -10,6 +12,14 @@ CUtensorMapSwizzle swizzle_of(std::uint64_t bytes) {
 }
 
 }  // namespace
+
+void check_bf16_rows(const Bf16Rows& x, std::string_view name) {
+  core::expect(x.data != nullptr && reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0, name,
+               "an address on 16 bytes", x.data == nullptr ? "none" : "another");
+  core::expect(x.token_stride % 8 == 0 && x.head_stride % 8 == 0 && x.token_stride >= 0,
+               core::later("{}.token_stride, head_stride", name), "multiples of 8",
+               core::later("{}, {}", x.token_stride, x.head_stride));
+}
 
 CUtensorMap rows_map(const driver::Device& device, const device::AttentionOperand& x,
                      std::uint32_t tokens) {
@@ -24,6 +34,23 @@ CUtensorMap rows_map(const driver::Device& device, const device::AttentionOperan
                                           .stride_bytes = strides,
                                           .box = box,
                                           .swizzle = swizzle_of(dim)});
+}
+
+CUtensorMap bf16_rows_map(const driver::Device& device, const Bf16Rows& x,
+                          const device::AttentionOperand& shape, std::int32_t columns,
+                          std::uint32_t tokens) {
+  const std::uint64_t dims[] = {static_cast<std::uint64_t>(columns),
+                                static_cast<std::uint64_t>(shape.num_heads),
+                                static_cast<std::uint64_t>(std::max<std::int64_t>(shape.total, 1))};
+  const std::uint64_t strides[] = {static_cast<std::uint64_t>(2 * x.head_stride),
+                                   static_cast<std::uint64_t>(2 * x.token_stride)};
+  const std::uint32_t box[] = {64, 1, tokens};
+  return device::make_tensor_map(device, {.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                          .address = reinterpret_cast<std::uint64_t>(x.data),
+                                          .dims = dims,
+                                          .stride_bytes = strides,
+                                          .box = box,
+                                          .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
 }
 
 CUtensorMap transposed_map(const driver::Device& device, const device::AttentionOperand& x,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "device/operands.h"
 #include "device/tensor_map.h"
@@ -9,9 +10,23 @@
 /// by as many bytes as a box is wide.
 namespace mxfa::sm90 {
 
+/// An operand of a product in BF16: column c of a row at data[row * token_stride + head *
+/// head_stride + c], 16-byte aligned; strides in elements, multiples of 8.
+struct Bf16Rows {
+  const std::uint16_t* data = nullptr;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+};
+void check_bf16_rows(const Bf16Rows& x, std::string_view name);
+
 /// [tokens, heads, head_dim]: boxes of `tokens` rows of one head.
 CUtensorMap rows_map(const driver::Device& device, const device::AttentionOperand& x,
                      std::uint32_t tokens);
+/// BF16 of the heads and tokens of `shape`: boxes of 64 columns and `tokens` rows of one head.
+/// Columns that the tensor lacks read as zeros.
+CUtensorMap bf16_rows_map(const driver::Device& device, const Bf16Rows& x,
+                          const device::AttentionOperand& shape, std::int32_t columns,
+                          std::uint32_t tokens);
 /// [heads * head_dim, pitch]: boxes of 64 or 128 `tokens` of all head_dim.
 CUtensorMap transposed_map(const driver::Device& device, const device::AttentionOperand& x,
                            std::uint32_t tokens);

@@ -99,13 +99,6 @@ void check_rows(const device::AttentionOperand& x, std::string_view name, BlockS
          later("{}, {}", x.token_stride, x.head_stride));
 }
 
-void check_bf16_rows(const Bf16Rows& x, std::string_view name) {
-  check_address(x.data, 16, name);
-  expect(x.token_stride % 8 == 0 && x.head_stride % 8 == 0 && x.token_stride >= 0,
-         later("{}.token_stride, head_stride", name), "multiples of 8",
-         later("{}, {}", x.token_stride, x.head_stride));
-}
-
 void check_sizes(const device::AttentionOperand& x, std::string_view name, int head_dim) {
   expect(x.head_dim == head_dim, later("{}.head_dim", name), head_dim, x.head_dim);
   expect(x.total >= 0, later("{}.total", name), "at least 0", x.total);
@@ -187,25 +180,6 @@ void check_call(const ForwardCall& call) {
   check_operands(call);
   check_scores(call);
   if (call.q.total > 0) check_outputs(call);
-}
-
-/// Rows of BF16 in boxes of 64 columns and `tokens` tokens of one head. Columns that the tensor
-/// lacks read as zeros.
-CUtensorMap bf16_rows_map(const driver::Device& device, const Bf16Rows& x,
-                          const device::AttentionOperand& shape, std::int32_t columns,
-                          std::uint32_t tokens) {
-  const std::uint64_t dims[] = {static_cast<std::uint64_t>(columns),
-                                static_cast<std::uint64_t>(shape.num_heads),
-                                static_cast<std::uint64_t>(std::max<std::int64_t>(shape.total, 1))};
-  const std::uint64_t strides[] = {static_cast<std::uint64_t>(2 * x.head_stride),
-                                   static_cast<std::uint64_t>(2 * x.token_stride)};
-  const std::uint32_t box[] = {64, 1, tokens};
-  return device::make_tensor_map(device, {.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                                          .address = reinterpret_cast<std::uint64_t>(x.data),
-                                          .dims = dims,
-                                          .stride_bytes = strides,
-                                          .box = box,
-                                          .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
 }
 
 attention::TileShape tile_shape(const ForwardCall& call, std::int32_t batch) {

@@ -9,6 +9,7 @@
 #include "device/operands.h"
 #include "device/ops.h"
 #include "driver/kernel.h"
+#include "kernels/sm90/common/operand_maps.h"
 #include "kernels/sm90/forward/config.h"
 
 namespace mxfa::sm90 {
@@ -19,14 +20,6 @@ std::span<const driver::KernelImage> kernel_images();
 }  // namespace mxfa::sm90
 
 namespace mxfa::sm90::forward {
-
-/// Q or K for a product in BF16: column c of a row at data[row * token_stride + head * head_stride
-/// + c], 16-byte aligned; strides in elements, multiples of 8.
-struct Bf16Rows {
-  const std::uint16_t* data = nullptr;
-  std::int64_t token_stride = 0;
-  std::int64_t head_stride = 0;
-};
 
 /// Softmax attention on Hopper: O = softmax(softmax_scale * Q K^T) V. All pointers are device
 /// addresses. Sequences as the operands' offsets say; rows behind the last one are not written.

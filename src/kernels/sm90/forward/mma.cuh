@@ -53,9 +53,9 @@ struct QOperand {
         ptx::WgmmaSs<Config::kTileN>::run(scores, a, b, true);
       }
     } else if (step == 0) {
-      ptx::WgmmaBf16Ss::start(scores, a, b);
+      ptx::WgmmaBf16Ss<Config::kTileN>::start(scores, a, b);
     } else {
-      ptx::WgmmaBf16Ss::run(scores, a, b);
+      ptx::WgmmaBf16Ss<Config::kTileN>::run(scores, a, b);
     }
   }
 };
