@@ -43,7 +43,10 @@ void BackwardCase::use(BackwardVariant variant) {
   variant_ = variant;
   options_.qk_bf16 = variant == BackwardVariant::kQkBf16 || variant == BackwardVariant::kBf16;
   options_.dp_bf16 = variant == BackwardVariant::kDpBf16 || variant == BackwardVariant::kBf16;
-  run_forward(options_.qk_bf16 ? ForwardVariant::kBf16 : ForwardVariant::kF32);
+  options_.leak_free = variant == BackwardVariant::kLeakFree;
+  run_forward(options_.leak_free ? ForwardVariant::kLeakFree
+              : options_.qk_bf16 ? ForwardVariant::kBf16
+                                 : ForwardVariant::kF32);
   const bool half_sums = variant == BackwardVariant::kF16 || variant == BackwardVariant::kHalfF16;
   options_.dq_accum = half_sums ? DType::kF16 : DType::kF32;
   options_.half_scores = variant == BackwardVariant::kHalf || variant == BackwardVariant::kHalfF16;
@@ -90,7 +93,8 @@ io::Record BackwardCase::record() const {
                                     "mxfa mxfp8 (half scores, dq fp16)",
                                     "mxfa mxfp8 (qk bf16)",
                                     "mxfa mxfp8 (dp bf16)",
-                                    "mxfa mxfp8 (qk bf16, dp bf16)"};
+                                    "mxfa mxfp8 (qk bf16, dp bf16)",
+                                    "mxfa mxfp8 (leak-free)"};
   io::Record record;
   record.routine = "attention_backward";
   record.shape = tensors_.shape().record();

@@ -20,9 +20,11 @@ enum class BackwardVariant : std::uint8_t {
   kQkBf16,         ///< qk_bf16, behind such a forward
   kDpBf16,         ///< dp_bf16
   kBf16,           ///< both
+  kLeakFree,       ///< leak_free, behind such a forward
 };
-inline constexpr std::string_view kBackwardVariants[] = {
-    "fp32", "fp16", "deterministic", "half", "half-fp16", "qk-bf16", "dp-bf16", "bf16"};
+inline constexpr std::string_view kBackwardVariants[] = {"fp32",    "fp16",      "deterministic",
+                                                         "half",    "half-fp16", "qk-bf16",
+                                                         "dp-bf16", "bf16",      "leak-free"};
 
 /// One shape with its tensors and what a forward left (see device/call_suite.h).
 class BackwardCase {

@@ -98,11 +98,11 @@ struct Options {
 //   sm_90a   forward   qk_bf16 with leak_free or half_scores; o in F32; o in MXFP8 lying apart;
 //                      qk_bf16 unless q and k are BF16, side by side, on 16 bytes; exact with
 //                      qk_bf16 or dp_bf16
-//            backward  leak_free, exact; qk_bf16 and dp_bf16 with half_scores or dq_accum kF16, or
-//                      unless q and k, or v and dout, are BF16, side by side, on 16 bytes; o but
-//                      in BF16; gradients in F32; dk and dv in MXFP8 of head_dim but 32, 64, 96,
-//                      128; these lying apart; delta; dq_seq; deterministic with a mask where q is
-//                      broadcast
+//            backward  exact; leak_free, qk_bf16 and dp_bf16 with half_scores or dq_accum kF16;
+//                      leak_free with either; these two unless q and k, or v and dout, are BF16,
+//                      side by side, on 16 bytes; o but in BF16; gradients in F32; dk and dv in
+//                      MXFP8 of head_dim but 32, 64, 96, 128; these lying apart; delta; dq_seq;
+//                      deterministic with a mask where q is broadcast
 //   sm_100a  forward   qk_bf16; dp_bf16; half_scores; p_scale but kConstant with leak_free; o in
 //   F32 or sm_103a            lying apart
 //            backward  all of it

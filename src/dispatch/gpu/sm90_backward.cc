@@ -52,9 +52,17 @@ void check_gradient(const DeviceRows& x, std::string_view name, bool of_keys, in
 void check_dials(const BackwardProblem& problem) {
   const attention::Options& options = problem.options;
   const device::OperandsSpec& spec = problem.operands;
-  if (!options.qk_bf16 && !options.dp_bf16) return;
-  const std::string_view option = options.qk_bf16 ? "qk_bf16" : "dp_bf16";
-  if (options.half_scores) unsupported(option, "false beside half_scores on sm_90a", "true");
+  if (!options.qk_bf16 && !options.dp_bf16 && !options.leak_free) return;
+  const std::string_view option = options.leak_free ? "leak_free"
+                                  : options.qk_bf16 ? "qk_bf16"
+                                                    : "dp_bf16";
+  if (options.half_scores) {
+    unsupported(option, "false beside half_scores in a backward on sm_90a", "true");
+  }
+  if (options.leak_free && (options.qk_bf16 || options.dp_bf16)) {
+    unsupported(options.qk_bf16 ? "qk_bf16" : "dp_bf16",
+                "false beside leak_free in a backward on sm_90a", "true");
+  }
   if (options.dq_accum != DType::kF32) {
     unsupported("dq_accum", fmt::format("f32 on sm_90a where {} is set", option),
                 dtype_name(options.dq_accum));
@@ -71,13 +79,13 @@ void check_dials(const BackwardProblem& problem) {
 
 sm90::backward::Product product_of(const attention::Options& options) {
   using enum sm90::backward::Product;
+  if (options.leak_free) return kTokenScales;
   if (options.qk_bf16) return options.dp_bf16 ? kBf16 : kBf16S;
   return options.dp_bf16 ? kBf16Dp : kGroupScales;
 }
 
 void check(const BackwardProblem& problem) {
   const attention::Options& options = problem.options;
-  if (options.leak_free) unsupported("leak_free", "false in a backward on sm_90a", "true");
   check_dials(problem);
   for (const auto& [tensor, name] :
        {std::pair(&problem.args.delta, "delta"), std::pair(&problem.args.dq_seq, "dq_seq")}) {

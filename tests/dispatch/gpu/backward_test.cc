@@ -43,9 +43,10 @@ CallCase jagged_in_order() {
 
 /// Qualities of S and dP that the public options name.
 std::vector<CallCase> with_dials(const CallCase& c) {
-  std::vector<CallCase> cases(4, c);
+  std::vector<CallCase> cases(5, c);
   cases[1].options.qk_bf16 = cases[3].options.qk_bf16 = true;
   cases[2].options.dp_bf16 = cases[3].options.dp_bf16 = true;
+  cases[4].options.leak_free = true;
   return cases;
 }
 std::vector<CallCase> jagged_dense_and_broadcast_with_dials() {
@@ -61,6 +62,7 @@ TEST(GpuBackward, AsOnTheCpuAndNearTheTruth) {
     std::string label = c.dense() ? "dense" : c.options.broadcast_q ? "broadcast" : "jagged";
     if (c.options.qk_bf16) label += ", qk_bf16";
     if (c.options.dp_bf16) label += ", dp_bf16";
+    if (c.options.leak_free) label += ", leak_free";
     DeviceBackward call(c);
     const BackwardResults got = DeviceBackward::decoded_of(call.run());
     const BackwardResults cpu = call.run_on_cpu(), truth = call.oracle();

@@ -39,8 +39,9 @@ struct BackwardCase {
   bool dense = false;
   bool broadcast_q = false;
   double sigma_q = 1.0;
-  double spread = 0.0;       ///< groups of 32 tokens are scaled by 2^uniform(-spread, spread)
-  double dout_spread = 0.0;  ///< rows of dO likewise
+  double spread = 0.0;        ///< groups of 32 tokens are scaled by 2^uniform(-spread, spread)
+  double token_spread = 0.0;  ///< tokens of Q, K and V likewise
+  double dout_spread = 0.0;   ///< rows of dO likewise
   double dout_mean = 0.0;
   double dout_sigma = 1.0;
   double tile_growth = 0.0;        ///< dO of each 64 rows is 2^it times that of the 64 before
@@ -132,9 +133,11 @@ class BackwardBatch {
     return saved_[s * test_.num_heads + head];
   }
   recipe::HeadProblem problem() const { return {test_.mask, test_.scale()}; }
+  bool tokens() const { return test_.product == Product::kTokenScales; }
   /// With dV's intervals, or dK's.
   recipe::RecipeConfig config(int promote_tiles = sm90::backward::kPromoteDvTiles) const {
     recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
+    if (tokens()) config = recipe::RecipeConfig::leak_free_of(std::move(config));
     config.promote_queries = promote_tiles * sm90::backward::kTileM;
     config.dq_out = config.dkv_out = recipe::OutputFormat::kF32;
     config.fold_row_max = test_.row_max;
@@ -165,7 +168,10 @@ class BackwardBatch {
     rows.values = rng.normal_values<float>(rows.total() * heads * rows.dim, sigma);
     float factor = 1.0f;
     for (std::int64_t row = 0; row < rows.total(); ++row) {
-      if (row % 32 == 0) factor = static_cast<float>(std::exp2(rng.uniform(-spread, spread)));
+      if (row % 32 == 0 || (seed < 4 && test_.token_spread > 0)) {
+        const double most = spread + (seed < 4 ? test_.token_spread : 0.0);
+        factor = static_cast<float>(std::exp2(rng.uniform(-most, most)));
+      }
       for (std::int64_t i = 0; i < heads * rows.dim; ++i) {
         float& value = rows.values[row * heads * rows.dim + i];
         value = mx::round_bf16(value * factor);
@@ -181,6 +187,7 @@ class BackwardBatch {
     inputs.dout = dout_.matrix(s, head);
     operands_.push_back(recipe::quantize_operands(inputs, config()));
     if (test_.scores == Scores::kF16) lower(inputs, operands_.back());
+    if (tokens()) coarsen(inputs, operands_.back());
     saved_.push_back(recipe::recipe_forward(operands_.back(), problem(), config()).saved);
     kernel_lse_.push_back(test_.scores == Scores::kF16 ? half_scores_lse(operands_.back())
                                                        : saved_.back().lse);
@@ -223,18 +230,23 @@ class BackwardBatch {
     }
     return lse;
   }
+  static void requantize(const Matrix<float>& values, int binades, recipe::Operand& operand,
+                         bool coarse = false) {
+    operand.along_d = operand.along_tokens =
+        mx::lowered(std::move(operand.along_d),
+                    mx::row_major(values.data.data(), values.rows, values.cols), binades, coarse);
+  }
   /// As half scores want operands.
   static void lower(const HeadInputs& inputs, recipe::Operands& operands) {
-    const auto one = [](const Matrix<float>& values, int binades, recipe::Operand& operand,
-                        bool coarse = false) {
-      operand.along_d = operand.along_tokens =
-          mx::lowered(std::move(operand.along_d),
-                      mx::row_major(values.data.data(), values.rows, values.cols), binades, coarse);
-    };
-    one(inputs.q, device::kLoweredQ, operands.q);
-    one(inputs.k, device::kLoweredK, operands.k, true);
-    one(inputs.v, device::kLoweredV, operands.v);
-    one(inputs.dout, device::kLoweredDout, operands.dout);
+    requantize(inputs.q, device::kLoweredQ, operands.q);
+    requantize(inputs.k, device::kLoweredK, operands.k, true);
+    requantize(inputs.v, device::kLoweredV, operands.v);
+    requantize(inputs.dout, device::kLoweredDout, operands.dout);
+  }
+  /// As a leak-free forward does.
+  static void coarsen(const HeadInputs& inputs, recipe::Operands& operands) {
+    requantize(inputs.k, 0, operands.k, true);
+    requantize(inputs.v, device::kLoweredTokenV, operands.v, true);
   }
 
   BackwardCase test_;
@@ -297,6 +309,7 @@ inline BackwardBatch::Results BackwardBatch::run(const Wants& wants) const {
       .head_dim = static_cast<std::int32_t>(dim),
       .forward = test_.scores == Scores::kF32 && test_.product == Product::kGroupScales,
       .backward = true,
+      .leak_free = tokens(),
       .half_scores = test_.scores == Scores::kF16,
       .bf16_scores = sm90::backward::bf16_s(test_.product),
       .bf16_dp = sm90::backward::bf16_dp(test_.product)};

@@ -48,7 +48,7 @@ Command add_backward(CLI::App& bench) {
   add_device_options(*app, *arguments,
                      "What dQ is summed in, some of fp32, fp16, deterministic (fp32, in the order "
                      "of the keys); half, half-fp16: fp32 and fp16 with half scores; qk-bf16, "
-                     "dp-bf16, bf16: S, dP or both from BF16. Default: the first five");
+                     "dp-bf16, bf16: S, dP or both from BF16; leak-free. Default: the first five");
   return {app, [arguments] {
             if (arguments->variants.empty()) {
               arguments->variants = {"fp32", "fp16", "deterministic", "half", "half-fp16"};

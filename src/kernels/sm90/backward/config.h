@@ -21,9 +21,11 @@ enum class Scores : std::uint8_t {
   kF16,  ///< and all arithmetic on them is of packed halves; of lowered operands
 };
 
-/// What S^T and dP^T multiply, and where its scales are. Gradients are always of FP8 copies.
+/// What S^T and dP^T multiply, and where its scales are. Gradients are always of FP8 copies, with
+/// the scales of those.
 enum class Product : std::uint8_t {
   kGroupScales,  ///< FP8, a scale for each 32 tokens
+  kTokenScales,  ///< FP8, a scale for each token of Q, K and V (leak-free); dO as above
   kBf16S,        ///< S^T from BF16 Q and K
   kBf16Dp,       ///< dP^T from BF16 V and dO
   kBf16,         ///< both
@@ -89,6 +91,19 @@ struct alignas(16) RowRecord {
   std::int32_t anchor;        ///< dV = 2^anchor * (P' payload)^T * (dO payload)
 };
 static_assert(sizeof(RowRecord) == 672);
+
+/// The same where every token has a scale: what RowRecord has for groups of queries is for each.
+struct alignas(16) TokenRowRecord {
+  float bias[4][20];
+  float minus_delta[4][20];
+  float s_factor[4][20];
+  float dp_factor[4][20];
+  float dq_factor[4][20];
+  std::int32_t reference;
+  std::int32_t anchor;
+  std::int32_t unused[2];
+};
+static_assert(sizeof(TokenRowRecord) == 1616);
 
 /// The same for half scores: pairs of queries 8 j + 2 pair and the next at [pair][j].
 struct alignas(16) HalfRowRecord {
@@ -157,6 +172,14 @@ struct KeyRecord {
   float k_relative[kKGroups];  ///< 2^(K's - reference)
 };
 
+/// Of the keys of a tile where every token has a scale, what KeyRecord has for groups.
+struct KeyTokens {
+  float k_factor[kTileN];
+  float v_factor[kTileN];
+  float k_relative[kTileN];
+};
+struct NoKeyTokens {};
+
 /// One of the GEMMs whose K is head_dim: rows lie in parts of at most 128 bytes, one behind the
 /// other.
 template <int kHeadDim, bool kBf16Of>
@@ -168,8 +191,8 @@ struct RowsProduct {
 };
 
 /// kLong: for many queries a key tile. Has room to keep dV beside its accumulators, and for that
-/// only one buffer of keys. BF16 operands have this form alone, and where they take all of the
-/// memory, dV goes to the scratch.
+/// only one buffer of keys. Products other than kGroupScales have this form alone, and where BF16
+/// operands take all of the memory, dV goes to the scratch.
 template <int kHeadDimOf, DqSums kDqSumsOf, bool kLongOf, Scores kScoresOf = Scores::kF32,
           Product kProductOf = Product::kGroupScales>
 struct Config {
@@ -180,7 +203,9 @@ struct Config {
   using SProduct = RowsProduct<kHeadDim, bf16_s(kProduct)>;
   using DpProduct = RowsProduct<kHeadDim, bf16_dp(kProduct)>;
   static_assert(kProduct == Product::kGroupScales || (kLongOf && kScores == Scores::kF32));
-  using Record = std::conditional_t<kScores == Scores::kF16, HalfRowRecord, RowRecord>;
+  static constexpr bool kTokenScales = kProduct == Product::kTokenScales;
+  using Record = std::conditional_t<kScores == Scores::kF16, HalfRowRecord,
+                                    std::conditional_t<kTokenScales, TokenRowRecord, RowRecord>>;
   static constexpr bool kFolds = kLongOf && !(kProduct == Product::kBf16 && kHeadDim == 128);
   static_assert(kHeadDim == 64 || kHeadDim == 128);
   static constexpr int kConsumers = 2;
@@ -240,6 +265,8 @@ struct SmemPlan {
   std::uint64_t ds_empty[Config::kDsBuffers];             ///< every thread of dQ
   std::uint64_t dq_full[Config::kDqBuffers];              ///< likewise
   std::uint64_t dq_empty[Config::kDqBuffers];             ///< the adder
+  std::conditional_t<Config::kTokenScales, KeyTokens, NoKeyTokens> tokens;
+  static_assert(!Config::kTokenScales || Config::kKeyBuffers == 1);
 };
 static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32, false>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32, true>>) <= 227 * 1024);
@@ -250,6 +277,7 @@ static_assert(sizeof(SmemPlan<DialConfig<128, Product::kBf16S>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<DialConfig<128, Product::kBf16Dp>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<DialConfig<128, Product::kBf16>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<DialConfig<64, Product::kBf16>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<DialConfig<128, Product::kTokenScales>>) <= 227 * 1024);
 
 /// Bytes of a tile of dQ's sums: [i][thread of a warpgroup][16 bytes], where 16 bytes are what a
 /// thread holds of the columns 8 i .. 8 i + 7 (F32) or 16 i .. 16 i + 15 (F16).

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/sm90/backward/consumer_base.cuh"
+#include "kernels/sm90/backward/token_scores.cuh"
 
 /// The consumer role of FP32 scores.
 namespace mxfa::sm90::backward {
@@ -29,6 +30,12 @@ class Consumer : ConsumerBase<Config> {
   }
 
  private:
+  using Record = typename Config::Record;
+  static constexpr bool kTokens = Config::kTokenScales;
+  using Factors = std::conditional_t<kTokens, TokenFactors, GroupFactors>;
+  using Amax = std::conditional_t<kTokens, TokenAmax, GroupAmax>;
+  using Terms = std::conditional_t<kTokens, TokenDsTerms, DsTerms>;
+
   using Base::arrive;
   using Base::at;
   using Base::ds_address_;
@@ -63,19 +70,19 @@ class Consumer : ConsumerBase<Config> {
   template <bool kLast>
   __device__ std::uint32_t run_tile(std::uint32_t flags, Gradient& dv, Gradient& dk, Fragment& s) {
     const int stage = stage_of(tile_);
-    const std::uint32_t rows = at(offsetof(Plan, rows), this->record_of(tile_), sizeof(RowRecord));
+    const std::uint32_t rows = at(offsetof(Plan, rows), this->record_of(tile_), sizeof(Record));
     Seen seen = 0;
     if (flags & kMasked) [[unlikely]]
       seen = this->find_seen();
     Fragment dp, p;
     Payload codes;
     RowValues biases;
-    load_rows(thread_rows(rows + offsetof(RowRecord, bias)), biases);
-    const SFactors s_factors = this->s_factors(rows);
+    load_rows(thread_rows(rows + offsetof(Record, bias)), biases);
+    const Factors s_factors = this->s_factors(rows);
     const DsScale scale = choose_scale(rows, flags);
     ptx::wgmma_wait<0>();  // also for dV and dK of the tile before
     fence_registers(s);
-    add_biases(biases, s_factors.of, s, p);
+    add_biases(biases, s_factors, s, p);
     fence_registers(p);
     this->issue_dp(dp, stage);
     if ((flags & kKeysBegin) == 0) {
@@ -87,23 +94,23 @@ class Consumer : ConsumerBase<Config> {
     } else {
       exponentiate_early<false>(seen, p);
     }
-    const DsTerms terms = ds_terms(rows, scale);
+    const Terms terms = ds_terms(rows, scale);
     const bool columns_are_full = test(offsetof(Plan, columns_full), stage, phase_of(tile_));
     ptx::wgmma_wait<0>();
     fence_registers(dp);
     arrive(offsetof(Plan, rows_empty), stage);
-    float amax[kQGroups];
+    Amax amax;
     if (flags & kMasked) [[unlikely]] {
       differentiate<true, Config::kEarlySteps>(terms, seen, p, codes, dp, amax);
     } else {
       differentiate<false, Config::kEarlySteps>(terms, seen, p, codes, dp, amax);
     }
-    DqFactors factors = dq_factors(rows, scale);
+    Factors factors = dq_factors(rows, scale);
     publish_amax(factors, amax);
     if (!columns_are_full) wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
     issue_tokens(dv, codes, at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
                  (flags & kFreshDv) == 0);
-    const bool too_large = !scale.is_settled || fmaxf(amax[0], amax[1]) > mx::E4M3::kMaxValue;
+    const bool too_large = !scale.is_settled || fmaxf(amax.of[0], amax.of[1]) > mx::E4M3::kMaxValue;
     if (__any_sync(~0u, too_large)) [[unlikely]]
       settle(scale, amax, dp, dk, factors);
     Payload ds_codes, transposed;
@@ -137,57 +144,80 @@ class Consumer : ConsumerBase<Config> {
     for (int t = 0; t < Config::kEarlySteps; ++t) exponentiate<kMasked>(t, seen, p);
   }
   /// What S^T is multiplied by.
-  struct SFactors {
-    float of[kQGroups];
-  };
-  __device__ SFactors s_factors(std::uint32_t rows) const {
-    const float2 factors = ptx::load_shared_f32x2(rows + offsetof(RowRecord, s_factor));
-    const float k = key_factor(offsetof(KeyRecord, k_factor));
-    return {{factors.x * k, factors.y * k}};
+  __device__ Factors s_factors(std::uint32_t rows) const {
+    if constexpr (kTokens) {
+      return {thread_rows(rows + offsetof(Record, s_factor)),
+              {token_factor(offsetof(KeyTokens, k_factor), 0),
+               token_factor(offsetof(KeyTokens, k_factor), 1)}};
+    } else {
+      const float2 factors = ptx::load_shared_f32x2(rows + offsetof(Record, s_factor));
+      const float k = key_factor(offsetof(KeyRecord, k_factor));
+      return {{factors.x * k, factors.y * k}};
+    }
   }
-  __device__ DsTerms ds_terms(std::uint32_t rows, const DsScale& scale) const {
-    const float2 factors = ptx::load_shared_f32x2(rows + offsetof(RowRecord, dp_factor));
-    const std::uint32_t minus_deltas = thread_rows(rows + offsetof(RowRecord, minus_delta));
-    const float power = power_of_two(scale.shift);
-    const float v = key_factor(offsetof(KeyRecord, v_factor)) * power;
-    return {
-        minus_deltas, ptx::load_shared_f32x4(minus_deltas), {factors.x * v, factors.y * v}, power};
+  __device__ Terms ds_terms(std::uint32_t rows, const DsScale& scale) const {
+    if constexpr (kTokens) {
+      const float power = power_of_two(scale.shift);
+      return {thread_rows(rows + offsetof(Record, minus_delta)),
+              thread_rows(rows + offsetof(Record, dp_factor)),
+              thread_rows(rows + offsetof(Record, dq_factor)),
+              {token_factor(offsetof(KeyTokens, v_factor), 0) * power,
+               token_factor(offsetof(KeyTokens, v_factor), 1) * power},
+              power};
+    } else {
+      const float2 factors = ptx::load_shared_f32x2(rows + offsetof(Record, dp_factor));
+      const std::uint32_t minus_deltas = thread_rows(rows + offsetof(Record, minus_delta));
+      const float power = power_of_two(scale.shift);
+      const float v = key_factor(offsetof(KeyRecord, v_factor)) * power;
+      return {minus_deltas,
+              ptx::load_shared_f32x4(minus_deltas),
+              {factors.x * v, factors.y * v},
+              power};
+    }
+  }
+  /// Of this thread's keys quad + 8 h of the warp's 16.
+  __device__ float token_factor(std::size_t member, int h) const {
+    const int key = 64 * part_ + 16 * warp_ + 8 * h + lane_ / 4;
+    return ptx::load_shared_f32(at(offsetof(Plan, tokens) + member, key, sizeof(float)));
   }
   __device__ std::uint32_t thread_rows(std::uint32_t rows) const {
-    return rows + sizeof(RowRecord{}.bias[0]) * (lane_ % 4);
+    return rows + sizeof(Record{}.bias[0]) * (lane_ % 4);
   }
   __device__ DsScale choose_scale(std::uint32_t rows, std::uint32_t flags) {
     if (flags & kHeadBegins) [[unlikely]]
       exponent_ = kNoExponent;
     DsScale scale;
     scale.reference = static_cast<int>(
-        uniform(__float_as_uint(ptx::load_shared_f32(rows + offsetof(RowRecord, reference)))));
+        uniform(__float_as_uint(ptx::load_shared_f32(rows + offsetof(Record, reference)))));
     const int wanted = scale.reference - exponent_;
     scale.shift = exponent_ == kNoExponent ? 0 : min(max(wanted, -kMostShift), kMostShift);
     scale.is_settled = scale.shift == wanted;
     return scale;
   }
   /// What y is multiplied by for dQ: Q's exponent and the shift out, K's in.
-  struct DqFactors {
-    float of[kQGroups];
-  };
-  __device__ DqFactors dq_factors(std::uint32_t rows, const DsScale& scale) const {
-    const float2 factors = ptx::load_shared_f32x2(rows + offsetof(RowRecord, dq_factor));
-    const float k = key_factor(offsetof(KeyRecord, k_relative)) * power_of_two(-scale.shift);
-    return {{factors.x * k, factors.y * k}};
+  __device__ Factors dq_factors(std::uint32_t rows, const DsScale& scale) const {
+    if constexpr (kTokens) {
+      const float power = power_of_two(-scale.shift);
+      return {thread_rows(rows + offsetof(Record, dq_factor)),
+              {token_factor(offsetof(KeyTokens, k_relative), 0) * power,
+               token_factor(offsetof(KeyTokens, k_relative), 1) * power}};
+    } else {
+      const float2 factors = ptx::load_shared_f32x2(rows + offsetof(Record, dq_factor));
+      const float k = key_factor(offsetof(KeyRecord, k_relative)) * power_of_two(-scale.shift);
+      return {{factors.x * k, factors.y * k}};
+    }
   }
 
   /// The amax of the warp's dS, K's exponents folded, that dQ's scale comes from.
-  __device__ void publish_amax(const DqFactors& factors, const float (&own)[kQGroups]) const {
-    const std::uint32_t for_dq = __reduce_max_sync(
-        ~0u, __float_as_uint(fmaxf(own[0] * factors.of[0], own[1] * factors.of[1])));
+  __device__ void publish_amax(const Factors& factors, const Amax& own) const {
+    const std::uint32_t for_dq = __reduce_max_sync(~0u, __float_as_uint(dq_amax(own, factors)));
     if (ptx::elect_one()) smem_.amax[tile_ % Config::kAmaxBuffers][part_][warp_] = for_dq;
   }
 
   /// A larger exponent, or the first, or dS made under another: y becomes dK's payload.
-  __device__ void settle(const DsScale& scale, const float (&own)[kQGroups], Fragment& y,
-                         Gradient& dk, DqFactors& factors) {
-    const std::uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(fmaxf(own[0], own[1])));
+  __device__ void settle(const DsScale& scale, const Amax& own, Fragment& y, Gradient& dk,
+                         Factors& factors) {
+    const std::uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(fmaxf(own.of[0], own.of[1])));
     const float largest = __uint_as_float(bits);
     const int old = exponent_;
     if (is_usable(largest)) {
@@ -207,17 +237,16 @@ class Consumer : ConsumerBase<Config> {
   }
 
   /// dS for dQ, under the scale of this consumer's keys.
-  __device__ void encode_ds(const DqFactors& factors, const Fragment& y, Payload& codes) const {
+  __device__ void encode_ds(const Factors& factors, const Fragment& y, Payload& codes) const {
     sync_threads(1 + part_, 128);
     const std::uint32_t bits = this->largest_amax(tile_, part_);
     const float scale = power_of_two(-amax_exponent(__uint_as_float(bits)));
-    float factor[kQGroups];
-#pragma unroll
-    for (int g = 0; g < kQGroups; ++g) {
+    Factors scaled = factors;
+    for (float& value : scaled.of) {
       // Not infinite: of an amax that is next to nothing, 0 times it stays 0.
-      factor[g] = bits < 0x7F800000u ? fminf(factors.of[g] * scale, 0x1p127f) : poison();
+      value = bits < 0x7F800000u ? fminf(value * scale, 0x1p127f) : poison();
     }
-    encode_for_dq(y, factor, codes);
+    encode_for_dq(y, scaled, codes);
   }
 };
 

@@ -26,6 +26,8 @@ std::int64_t row_tiles(std::int64_t total, std::int32_t batch) {
   return 2 * mx::max_tiles(total, batch);
 }
 
+bool tokens(const BackwardCall& call) { return call.product == Product::kTokenScales; }
+
 /// The workspace, in the order in which it is cleared: zeros first.
 struct Workspace {
   std::int32_t* counter;
@@ -50,6 +52,7 @@ struct Workspace {
     delta = arena.take<float>(heads * call.dout.total);
     const std::int64_t tiles = row_tiles(call.dout.total, call.dout.offsets.batch) * heads;
     records = call.scores == Scores::kF16 ? static_cast<void*>(arena.take<HalfRowRecord>(tiles))
+              : tokens(call)              ? static_cast<void*>(arena.take<TokenRowRecord>(tiles))
                                           : arena.take<RowRecord>(tiles);
     scratch = arena.take<float>(device.multiprocessors() * std::int64_t{2} * kTileN * dim);
   }
@@ -60,14 +63,16 @@ struct Copies {
   bool rows = true;
   bool transposed = true;
   device::TokenOrder order = device::TokenOrder::kPi;
+  BlockShape block_shape = BlockShape::k32xD;
 };
 
 void check_operand(const AttentionOperand& x, std::string_view name, int head_dim,
                    const Copies& copies) {
   expect(x.head_dim == head_dim, later("{}.head_dim", name), head_dim, x.head_dim);
-  if (x.block_shape != BlockShape::k32xD) {
-    throw Error(ErrorKind::kUnsupported, fmt::format("{}.block_shape: expected 32xD, got {}", name,
-                                                     block_shape_name(x.block_shape)));
+  if (x.block_shape != copies.block_shape) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("{}.block_shape: expected {}, got {}", name,
+                            block_shape_name(copies.block_shape), block_shape_name(x.block_shape)));
   }
   const bool empty = x.total == 0;
   expect(x.total >= 0, later("{}.total", name), "at least 0", x.total);
@@ -125,7 +130,7 @@ void check_product(const BackwardCall& call) {
   if (call.product == Product::kGroupScales) return;
   if (call.scores != Scores::kF32 || call.dq_sums != DqSums::kF32) {
     throw Error(ErrorKind::kUnsupported,
-                "scores, dq_sums: expected FP32 beside operands in BF16, got half");
+                "scores, dq_sums: expected FP32 beside operands in BF16 or 1xD, got half");
   }
   const auto check = [](const AttentionOperand& shape, const Bf16Rows& x, std::string_view name) {
     if (shape.total > 0) check_bf16_rows(x, name);
@@ -160,9 +165,12 @@ void check_call(const BackwardCall& call) {
                 fmt::format("q.head_dim: expected 64 or 128 (padded), got {}", head_dim));
   }
   const bool s_rows = !bf16_s(call.product), dp_rows = !bf16_dp(call.product);
-  check_operand(call.q, "q", head_dim, {.rows = s_rows});
-  check_operand(call.k, "k", head_dim, {.rows = s_rows, .order = device::TokenOrder::kSigma});
-  check_operand(call.v, "v", head_dim, {.rows = dp_rows, .transposed = false});
+  const BlockShape blocks = tokens(call) ? BlockShape::k1xD : BlockShape::k32xD;
+  check_operand(call.q, "q", head_dim, {.rows = s_rows, .block_shape = blocks});
+  check_operand(call.k, "k", head_dim,
+                {.rows = s_rows, .order = device::TokenOrder::kSigma, .block_shape = blocks});
+  check_operand(call.v, "v", head_dim,
+                {.rows = dp_rows, .transposed = false, .block_shape = blocks});
   check_operand(call.dout, "dout", head_dim, {.rows = dp_rows});
   check_product(call);
   check_lowered(call);
@@ -199,15 +207,15 @@ void clear(const device::Queue& queue, void* memory, std::int64_t bytes) {
 }
 
 template <class Params>
-void launch_rows(const device::Queue& queue, const char* entry, const Params& params,
-                 std::int64_t works, int works_a_block) {
+void launch_rows(const device::Queue& queue, std::string_view image, std::string_view entry,
+                 const Params& params, std::int64_t works, int works_a_block) {
   const std::int64_t blocks = mx::ceil_div(works, works_a_block);
   driver::LaunchShape shape;
   shape.grid[0] = static_cast<unsigned>(
       std::min<std::int64_t>(blocks, std::int64_t{8} * queue.device.multiprocessors()));
   shape.block[0] = kRowsThreads;
   shape.programmatic_launch = true;
-  queue.kernels.get("backward_rows", entry).launch(queue.stream, shape, params);
+  queue.kernels.get(image, entry).launch(queue.stream, shape, params);
 }
 
 Sides sides_of(const BackwardCall& call) {
@@ -271,8 +279,11 @@ void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Wo
       .bf16_dp = bf16_dp(call.product),
       .behind = call.behind};
   const std::int64_t works = tiles * call.q.num_heads;
-  launch_rows(queue, "backward_anchors", params, works, kRowsThreads / 32);
-  launch_rows(queue, call.scores == Scores::kF16 ? "backward_half_records" : "backward_records",
+  launch_rows(queue, "backward_rows", "backward_anchors", params, works, kRowsThreads / 32);
+  launch_rows(queue, "backward_rows",
+              call.scores == Scores::kF16 ? "backward_half_records"
+              : tokens(call)              ? "backward_token_records"
+                                          : "backward_records",
               params, works, kRowsThreads / 32);
 }
 
@@ -294,17 +305,20 @@ struct Kernel {
 };
 template <int kHeadDim>
 Kernel dial_kernel(Product product) {
-  const std::string image = "attention_backward_bf16";
-  const auto kernel = [&](std::string_view part, unsigned bytes) {
-    return Kernel{image, fmt::format("{}{}_d{}", image, part, kHeadDim), bytes};
+  const auto kernel = [](std::string_view image, std::string_view part, unsigned bytes) {
+    return Kernel{std::string(image), fmt::format("{}{}_d{}", image, part, kHeadDim), bytes};
   };
+  constexpr std::string_view kBf16Image = "attention_backward_bf16";
   switch (product) {
+    case Product::kTokenScales:
+      return kernel("attention_backward_tokens", "",
+                    sizeof(SmemPlan<DialConfig<kHeadDim, Product::kTokenScales>>));
     case Product::kBf16S:
-      return kernel("_s", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16S>>));
+      return kernel(kBf16Image, "_s", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16S>>));
     case Product::kBf16Dp:
-      return kernel("_dp", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16Dp>>));
+      return kernel(kBf16Image, "_dp", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16Dp>>));
     default:
-      return kernel("", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16>>));
+      return kernel(kBf16Image, "", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16>>));
   }
 }
 template <int kHeadDim>
@@ -413,7 +427,7 @@ void attention_backward(const device::Queue& queue, const BackwardCall& call) {
 void finish_dq(const device::Queue& queue, const DqParams& params) {
   const bool mxfp8 = params.dq_mxfp8.codes != nullptr;
   if (params.head_stride == 0 || (params.dq.data == nullptr && !mxfp8)) return;
-  launch_rows(queue, mxfp8 ? "backward_dq_mxfp8" : "backward_dq", params,
+  launch_rows(queue, "backward_dq", mxfp8 ? "backward_dq_mxfp8" : "backward_dq", params,
               params.head_stride / 2 * params.num_heads, 1);
 }
 

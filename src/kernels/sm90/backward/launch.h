@@ -15,7 +15,8 @@ namespace mxfa::sm90::backward {
 /// prepare_operands() makes them for a backward; sequences as their offsets say; rows behind the
 /// last sequence are not written. Nothing waits for the device.
 struct BackwardCall {
-  device::AttentionOperand q;     ///< rows, and transposed in pi order; 32xD, as all of these
+  device::AttentionOperand q;     ///< rows, and transposed in pi order; 32xD, as all of these, or
+                                  ///< 1xD as k and v, where `product` is kTokenScales
   device::AttentionOperand k;     ///< rows, and transposed in sigma order
   device::AttentionOperand v;     ///< rows; k's offsets
   device::AttentionOperand dout;  ///< rows, and transposed in pi order; o's sequences

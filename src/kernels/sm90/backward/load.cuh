@@ -53,6 +53,34 @@ class Producer {
     int turn;  ///< key tiles before this one; of the batch, where they share queries
   };
 
+  /// Where every token has a scale: each lane has those of four.
+  struct TokenExponents {
+    int k[kTileN / 32], v[kTileN / 32];
+
+    __device__ TokenExponents(const BackwardParams& params, const KeyRecord& keys, int lane) {
+#pragma unroll
+      for (int i = 0; i < kTileN / 32; ++i) {
+        const int token = 32 * i + lane;
+        const auto exponent = [&](const device::OperandScales& scales) {
+          return scale_exponent(__ldg(scales.data + (keys.out_row + token) * scales.row_stride +
+                                      keys.head * scales.head_stride));
+        };
+        const bool exists = keys.key0 + token < keys.seqlen_k;
+        k[i] = exists ? exponent(params.k_scales) : -127;
+        v[i] = exists ? exponent(params.v_scales) : -127;
+      }
+    }
+    __device__ int largest_k() const { return max(max(k[0], k[1]), max(k[2], k[3])); }
+    __device__ void store(KeyTokens& out, int largest, int lane) const {
+#pragma unroll
+      for (int i = 0; i < kTileN / 32; ++i) {
+        out.k_factor[32 * i + lane] = power_of_two(k[i]);
+        out.k_relative[32 * i + lane] = power_of_two(k[i] - largest);
+        out.v_factor[32 * i + lane] = power_of_two(v[i]);
+      }
+    }
+  };
+
   __device__ std::int32_t next() const { return device::WarpFetchAdd{params_.counter}(); }
   __device__ void wait_for(const std::uint64_t (&empty)[Config::kStages]) const {
     ptx::mbarrier_wait(shared_address(&empty[stage_]), phase_ ^ 1);
@@ -140,8 +168,23 @@ class Producer {
                attention::TileKind::kFull;
   }
 
-  /// Lanes 0..3 take K's exponents, 4..7 V's (which BF16 has not).
   __device__ void copy_keys(int sequence, const KeyRecord& keys, int tile) {
+    if constexpr (Config::kTokenScales) {
+      const TokenExponents exponents(params_, keys, lane_);
+      const int largest = __reduce_max_sync(~0u, exponents.largest_k());
+      wait_for_keys();
+      exponents.store(smem_.tokens, largest, lane_);
+      copy_keys(sequence, keys, tile, largest);
+    } else {
+      copy_keys(sequence, keys, tile, store_group_factors(sequence, keys));
+    }
+  }
+  __device__ void wait_for_keys() const {
+    ptx::mbarrier_wait(shared_address(&smem_.key_empty[key_buffer_]), key_phase_ ^ 1);
+  }
+
+  /// Lanes 0..3 take K's exponents, 4..7 V's (which BF16 has not). Returns K's largest.
+  __device__ int store_group_factors(int sequence, const KeyRecord& keys) const {
     const device::OperandScales& scales = lane_ < kKGroups ? params_.k_scales : params_.v_scales;
     const int group = keys.key0 / kScaleGroup + lane_ % kKGroups;
     int exponent = -127;
@@ -153,7 +196,7 @@ class Producer {
     }
     int largest = lane_ < kKGroups ? exponent : -127;
     largest = __reduce_max_sync(~0u, largest);
-    ptx::mbarrier_wait(shared_address(&smem_.key_empty[key_buffer_]), key_phase_ ^ 1);
+    wait_for_keys();
     KeyRecord& out = smem_.keys[key_buffer_];
     if (lane_ < kKGroups) {
       out.k_factor[lane_] = Config::SProduct::kBf16 ? 1.0f : power_of_two(exponent);
@@ -161,6 +204,12 @@ class Producer {
     } else if (lane_ < 2 * kKGroups) {
       out.v_factor[lane_ - kKGroups] = Config::DpProduct::kBf16 ? 1.0f : power_of_two(exponent);
     }
+    return largest;
+  }
+
+  /// `reference`: of K's exponents.
+  __device__ void copy_keys(int sequence, const KeyRecord& keys, int tile, int reference) {
+    KeyRecord& out = smem_.keys[key_buffer_];
     std::uint64_t* const full = &smem_.key_full[key_buffer_];
     if (lane_ != 0) {
       ptx::mbarrier_arrive(shared_address(full));
@@ -171,7 +220,7 @@ class Producer {
     out.seqlen_q = keys.seqlen_q;
     out.seqlen_k = keys.seqlen_k;
     out.head = keys.head;
-    out.reference = largest;
+    out.reference = reference;
     using namespace cuda::ptx;
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
                               sizeof(smem_.k[0]) + sizeof(smem_.v[0]) + sizeof(smem_.kt[0]));

@@ -34,15 +34,20 @@ __device__ inline void load_rows(std::uint32_t address, RowValues& values) {
   for (int t = 0; t < kTileM / 16; ++t) values[t] = ptx::load_shared_f32x4(address + 16 * t);
 }
 
+/// A factor for each group of queries.
+struct GroupFactors {
+  float of[kQGroups];
+};
+
 /// x = s * factor + bias. Not in place: S^T leaves its registers to dP^T.
-__device__ inline void add_biases(const RowValues& biases, const float (&factor)[kQGroups],
+__device__ inline void add_biases(const RowValues& biases, const GroupFactors& factors,
                                   const Fragment& s, Fragment& x) {
 #pragma unroll
   for (int t = 0; t < kTileM / 16; ++t) {
     const float bias[4] = {biases[t].x, biases[t].y, biases[t].z, biases[t].w};
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      x[8 * t + i] = fmaf(s[8 * t + i], factor[t / 2], bias[2 * (i >> 2) + (i & 1)]);
+      x[8 * t + i] = fmaf(s[8 * t + i], factors.of[t / 2], bias[2 * (i >> 2) + (i & 1)]);
     }
   }
 }
@@ -74,19 +79,23 @@ struct DsTerms {
   float scale;
 };
 
-/// y = P' * (dp * factor - delta * scale) in place of dp, and the payload of P'. `amax`: of this
-/// thread, by group of queries. The payload comes here, where registers of P' become free. `p`:
-/// from step kEarly on its logarithm.
+/// Largest magnitudes of a thread's y by group of queries.
+struct GroupAmax {
+  float of[kQGroups];
+};
+
+/// y = P' * (dp * factor - delta * scale) in place of dp, and the payload of P'. The payload comes
+/// here, where registers of P' become free. `p`: from step kEarly on its logarithm.
 template <bool kMasked, int kEarly>
 __device__ inline void differentiate(const DsTerms& terms, Seen seen, Fragment& p, Payload& codes,
-                                     Fragment& dp, float (&amax)[kQGroups]) {
+                                     Fragment& dp, GroupAmax& amax) {
   float4 next = terms.first;
 #pragma unroll
   for (int t = 0; t < kTileM / 16; ++t) {
     const float delta[4] = {next.x * terms.scale, next.y * terms.scale, next.z * terms.scale,
                             next.w * terms.scale};
     if (t + 1 < kTileM / 16) next = ptx::load_shared_f32x4(terms.minus_deltas + 16 * (t + 1));
-    if (t % 2 == 0) amax[t / 2] = 0.0f;
+    if (t % 2 == 0) amax.of[t / 2] = 0.0f;
     if (t + kEarly < kTileM / 16) exponentiate<kMasked>(t + kEarly, seen, p);
     encode_tokens(p, t, codes);
 #pragma unroll
@@ -95,9 +104,14 @@ __device__ inline void differentiate(const DsTerms& terms, Seen seen, Fragment& 
       float& value = dp[8 * t + i];
       value = p[8 * t + i] * fmaf(value, terms.factor[t / 2], delta[column]);
       hide<kMasked>(seen, t, i, value);
-      amax[t / 2] = fmaxf(amax[t / 2], fabsf(value));
+      amax.of[t / 2] = fmaxf(amax.of[t / 2], fabsf(value));
     }
   }
+}
+
+/// Of a thread, of dS for dQ.
+__device__ inline float dq_amax(const GroupAmax& amax, const GroupFactors& factors) {
+  return fmaxf(amax.of[0] * factors.of[0], amax.of[1] * factors.of[1]);
 }
 
 /// The exponent of an E8M0 scale for a finite amax * 2^-shift, rounded up (mx::scale_from_amax):
@@ -111,12 +125,12 @@ __device__ inline bool is_usable(float amax) { return __float_as_uint(amax) - 1 
 __device__ inline float poison() { return __uint_as_float(0x7FFFFFFFu); }
 
 /// y * factor as 16-bit elements of keys r and r + 8, which stmatrix transposes.
-__device__ inline void encode_for_dq(const Fragment& y, const float (&factor)[kQGroups],
+__device__ inline void encode_for_dq(const Fragment& y, const GroupFactors& factors,
                                      Payload& codes) {
 #pragma unroll
   for (int i = 0; i < kTileM / 8; ++i) {
     const float* const e = y + 4 * i;
-    const float f = factor[i / 4];
+    const float f = factors.of[i / 4];
     codes[i] = device::encode_e4m3_quad(e[0] * f, e[2] * f, e[1] * f, e[3] * f);
   }
 }
