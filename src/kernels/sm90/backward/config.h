@@ -227,6 +227,9 @@ struct Config {
   static constexpr int kTileRecords = 4 * kStages;
   static constexpr int kAmaxBuffers = 4;
   static constexpr int kDsBuffers = 2;
+  /// Consumers tell the dQ role the exponents of their dS, or it finds them. (FP32 scores lose 3%
+  /// by telling, whose consumers take the longer.)
+  static constexpr bool kTellsExponents = kScores == Scores::kF16 && kDqSums == DqSums::kF32;
   /// dQ is made and added by 64 columns.
   static constexpr int kDqPieces = kHeadDim / kDqColumns;
   static constexpr int kDqPieceBytes = kTileM * kDqColumns * (kDqSums == DqSums::kF16 ? 2 : 4);
@@ -255,16 +258,18 @@ struct SmemPlan {
   DqRecord dq_record[Config::kDqBuffers];  ///< of what is staged
   alignas(16) std::uint32_t
       amax[Config::kAmaxBuffers][Config::kConsumers][4];  ///< of each warp's dS, K folded
-  std::uint64_t key_full[Config::kKeyBuffers];            ///< producer's lanes + bytes
-  std::uint64_t key_empty[Config::kKeyBuffers];           ///< every thread of consumers and dQ
-  std::uint64_t rows_full[Config::kStages];               ///< producer + bytes: Q, dO, record
-  std::uint64_t rows_empty[Config::kStages];              ///< consumer threads, columns
-  std::uint64_t columns_full[Config::kStages];            ///< producer + bytes: Q^T, dO^T
-  std::uint64_t columns_empty[Config::kStages];           ///< every consumer thread
-  std::uint64_t ds_full[Config::kDsBuffers];              ///< every consumer thread
-  std::uint64_t ds_empty[Config::kDsBuffers];             ///< every thread of dQ
-  std::uint64_t dq_full[Config::kDqBuffers];              ///< likewise
-  std::uint64_t dq_empty[Config::kDqBuffers];             ///< the adder
+  /// Of each consumer's dS for dQ, K's reference left out.
+  alignas(8) std::int32_t ds_exponent[Config::kAmaxBuffers][Config::kConsumers];
+  std::uint64_t key_full[Config::kKeyBuffers];   ///< producer's lanes + bytes
+  std::uint64_t key_empty[Config::kKeyBuffers];  ///< every thread of consumers and dQ
+  std::uint64_t rows_full[Config::kStages];      ///< producer + bytes: Q, dO, record
+  std::uint64_t rows_empty[Config::kStages];     ///< consumer threads, columns
+  std::uint64_t columns_full[Config::kStages];   ///< producer + bytes: Q^T, dO^T
+  std::uint64_t columns_empty[Config::kStages];  ///< every consumer thread
+  std::uint64_t ds_full[Config::kDsBuffers];     ///< every consumer thread
+  std::uint64_t ds_empty[Config::kDsBuffers];    ///< every thread of dQ
+  std::uint64_t dq_full[Config::kDqBuffers];     ///< likewise
+  std::uint64_t dq_empty[Config::kDqBuffers];    ///< the adder
   std::conditional_t<Config::kTokenScales, KeyTokens, NoKeyTokens> tokens;
   static_assert(!Config::kTokenScales || Config::kKeyBuffers == 1);
 };

@@ -55,6 +55,7 @@ class Consumer : ConsumerBase<Config> {
   using Base::wait;
   using Base::wait_for;
   using Base::warp_;
+  using Base::word_at;
 
   /// The scale of y = dS * 2^(Q's exponent - reference + shift). The warp's exponent of dS for dK
   /// only grows, so dS is made under the one that it has, within limits where nothing on the way
@@ -108,7 +109,7 @@ class Consumer : ConsumerBase<Config> {
     Factors factors = dq_factors(rows, scale);
     publish_amax(factors, amax);
     if (!columns_are_full) wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
-    issue_tokens(dv, codes, at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
+    issue_tokens(dv, codes, word_at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
                  (flags & kFreshDv) == 0);
     const bool too_large = !scale.is_settled || fmaxf(amax.of[0], amax.of[1]) > mx::E4M3::kMaxValue;
     if (__any_sync(~0u, too_large)) [[unlikely]]
@@ -116,7 +117,7 @@ class Consumer : ConsumerBase<Config> {
     Payload ds_codes, transposed;
 #pragma unroll
     for (int t = 0; t < kTileM / 16; ++t) encode_tokens(dp, t, ds_codes);
-    issue_tokens(dk, ds_codes, at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
+    issue_tokens(dk, ds_codes, word_at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
                  (flags & kFreshDk) == 0);
     const bool ds_is_empty = test(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
     encode_ds(factors, dp, transposed);

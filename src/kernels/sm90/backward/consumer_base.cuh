@@ -37,23 +37,25 @@ class ConsumerBase : protected Warpgroup<Config> {
   using Base::base_;
   using Base::smem_;
   using Base::warp_;
+  using Base::word_at;
 
   // The GEMMs.
   template <class Rows, class Scores>
-  __device__ void issue_rows(Scores& out, std::uint32_t keys, std::uint32_t queries) const {
+  __device__ void issue_rows(Scores& out, std::uint32_t key_word, std::uint32_t query_word) const {
     constexpr int kRowBytes = Rows::kPartBytes, kSteps = kRowBytes / 32;
-    const std::uint64_t a = tile_descriptor<kRowBytes>(keys + part_ * 64 * kRowBytes);
-    const std::uint64_t b = tile_descriptor<kRowBytes>(queries);
+    constexpr auto kDescriptor = tile_descriptor_of<kRowBytes>;
+    const std::uint32_t a = key_word + part_ * (64 * kRowBytes / 16);
+    const std::uint64_t b = kDescriptor(query_word);
     ptx::wgmma_fence();
     if constexpr (Rows::kBf16) {
-      ptx::WgmmaBf16Ss<kTileM>::start(out, a, b);
+      ptx::WgmmaBf16Ss<kTileM>::start(out, kDescriptor(a), b);
     } else {
-      ptx::WgmmaSs<kTileM>::start(out, a, b);
+      ptx::WgmmaSs<kTileM>::start(out, kDescriptor(a), b);
     }
 #pragma unroll
     for (int step = 1; step < Rows::kBytes / 32; ++step) {
       const int part = step / kSteps, in_part = 2 * (step % kSteps);
-      const std::uint64_t a_step = a + part * (kTileN * kRowBytes / 16) + in_part;
+      const std::uint64_t a_step = kDescriptor(a + part * (kTileN * kRowBytes / 16) + in_part);
       const std::uint64_t b_step = b + part * (kTileM * kRowBytes / 16) + in_part;
       if constexpr (Rows::kBf16) {
         ptx::WgmmaBf16Ss<kTileM>::run(out, a_step, b_step);
@@ -65,19 +67,19 @@ class ConsumerBase : protected Warpgroup<Config> {
   }
   template <class Scores>
   __device__ void issue_s(Scores& s, int stage) const {
-    issue_rows<typename Config::SProduct>(s,
-                                          at(offsetof(Plan, k), key_buffer(), sizeof(smem_.k[0])),
-                                          at(offsetof(Plan, q), stage, sizeof(smem_.q[0])));
+    issue_rows<typename Config::SProduct>(
+        s, word_at(offsetof(Plan, k), key_buffer(), sizeof(smem_.k[0])),
+        word_at(offsetof(Plan, q), stage, sizeof(smem_.q[0])));
   }
   template <class Scores>
   __device__ void issue_dp(Scores& dp, int stage) const {
-    issue_rows<typename Config::DpProduct>(dp,
-                                           at(offsetof(Plan, v), key_buffer(), sizeof(smem_.v[0])),
-                                           at(offsetof(Plan, dout), stage, sizeof(smem_.dout[0])));
+    issue_rows<typename Config::DpProduct>(
+        dp, word_at(offsetof(Plan, v), key_buffer(), sizeof(smem_.v[0])),
+        word_at(offsetof(Plan, dout), stage, sizeof(smem_.dout[0])));
   }
-  __device__ void issue_tokens(Gradient& out, const Payload& a, std::uint32_t queries,
+  __device__ void issue_tokens(Gradient& out, const Payload& a, std::uint32_t query_word,
                                bool accumulate) const {
-    const std::uint64_t b = tile_descriptor<kTileM>(queries);
+    const std::uint64_t b = tile_descriptor_of<kTileM>(query_word);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTileM / 32; ++step) {
@@ -133,6 +135,10 @@ class ConsumerBase : protected Warpgroup<Config> {
     return seen;
   }
 
+  /// To the dQ role, with dS.
+  __device__ void tell_exponent(int exponent) const {
+    if (threadIdx.x % 128 == 0) smem_.ds_exponent[tile_ % Config::kAmaxBuffers][part_] = exponent;
+  }
   /// What was stored of a tile, to the dQ role; the later, the less this waits.
   __device__ void hand_over_ds(unsigned tile) const {
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
@@ -145,6 +151,7 @@ class ConsumerBase : protected Warpgroup<Config> {
 
   /// No tile follows; the dQ role reads the same flags.
   __device__ void end_ds() const {
+    if constexpr (Config::kTellsExponents) tell_exponent(kNoExponent);
     wait(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
     arrive(offsetof(Plan, ds_full), ds_buffer(tile_));
   }

@@ -27,13 +27,16 @@ class DqMaker : Warpgroup<Config> {
     for (unsigned tile = 0;; ++tile) {
       ptx::mbarrier_wait(this->barrier(offsetof(Plan, ds_full), tile % Config::kDsBuffers),
                          tile / Config::kDsBuffers % 2);
-      const std::uint32_t flags = uniform(load(offsetof(Plan, stage) + offsetof(StageRecord, flags),
-                                               tile % Config::kTileRecords, sizeof(StageRecord)));
+      std::uint32_t flags = load(offsetof(Plan, stage) + offsetof(StageRecord, flags),
+                                 tile % Config::kTileRecords, sizeof(StageRecord));
+      int2 exponents;
+      // Loads side by side: they take long where MMAs read shared memory.
+      if constexpr (Config::kTellsExponents) exponents = told_exponents(tile);
+      flags = uniform(flags);
       if ((flags & kValid) == 0) break;
-      const int reference = static_cast<int>(load(
-          offsetof(Plan, keys) + offsetof(KeyRecord, reference), key_buffer, sizeof(KeyRecord)));
-      const int a = ds_exponent(tile, reference, 0), b = ds_exponent(tile, reference, 1);
-      make_tile(tile, key_buffer, flags, this->stage_record(tile).dq, {uniform(a), uniform(b)});
+      if constexpr (!Config::kTellsExponents) exponents = find_exponents(tile);
+      make_tile(tile, key_buffer, flags, this->stage_record(tile).dq,
+                {uniform(exponents.x), uniform(exponents.y)});
       if (flags & kStore) key_buffer = Config::kKeyBuffers - 1 - key_buffer;
     }
     wait_for_staging();
@@ -54,25 +57,31 @@ class DqMaker : Warpgroup<Config> {
                        (piece_ / Config::kDqBuffers + 1) % 2);
   }
 
-  /// Of dS of a consumer's keys; kNoExponent where it is all zeros. `reference`: of K's exponents.
-  __device__ int ds_exponent(unsigned tile, int reference, int part) const {
-    const std::uint32_t bits = this->largest_amax(tile, part);
-    const int exponent = amax_exponent(__uint_as_float(bits)) + reference;
-    return bits == 0 ? kNoExponent : exponent;
+  /// Of dS of both consumers' keys, K's reference left out.
+  __device__ int2 told_exponents(unsigned tile) const {
+    const float2 words = ptx::load_shared_f32x2(
+        this->at(offsetof(Plan, ds_exponent), static_cast<int>(tile % Config::kAmaxBuffers),
+                 sizeof(this->smem_.ds_exponent[0])));
+    return {__float_as_int(words.x), __float_as_int(words.y)};
+  }
+  __device__ int2 find_exponents(unsigned tile) const {
+    const std::uint32_t a = this->largest_amax(tile, 0), b = this->largest_amax(tile, 1);
+    return {amax_exponent(__uint_as_float(a)), amax_exponent(__uint_as_float(b))};
   }
 
-  /// `exponents`: of dS of both consumers.
   __device__ void make_tile(unsigned tile, int key_buffer, std::uint32_t flags, const DqRecord& dq,
                             int2 exponents) {
     const int buffer = static_cast<int>(tile % Config::kDsBuffers);
-    const int a = exponents.x, b = exponents.y;
+    const int reference = static_cast<int>(
+        load(offsetof(Plan, keys) + offsetof(KeyRecord, reference), key_buffer, sizeof(KeyRecord)));
 #pragma unroll 1
     for (int piece = 0; piece < Config::kDqPieces; ++piece) {
       Columns sum;
-      multiply(sum, buffer, key_buffer, piece, a, b);
-      const int exponent = max(a, b);
+      multiply(sum, buffer, key_buffer, piece, exponents);
       const float factor = scaled(params_.softmax_scale,
-                                  (exponent == kNoExponent ? 0 : exponent) + params_.dq_exponent);
+                                  max(exponents.x, exponents.y) + reference + params_.dq_exponent);
+      ptx::wgmma_wait<0>();
+      fence_registers(sum);
       if (piece + 1 == Config::kDqPieces) {
         this->arrive(offsetof(Plan, ds_empty), buffer);
         if (flags & kStore) this->arrive(offsetof(Plan, key_empty), key_buffer);
@@ -86,33 +95,31 @@ class DqMaker : Warpgroup<Config> {
     }
   }
 
-  /// Both halves of the keys, with the exponents a and b, in one chain where these are the same;
-  /// else the smaller goes first and is multiplied by a power of two.
-  __device__ void multiply(Columns& sum, int buffer, int key_buffer, int piece, int a, int b) {
-    const int first = a > b ? 1 : 0;
-    const int least = min(a, b), exponent = max(a, b);
+  /// Issues both halves of the keys, in one chain where their exponents are the same; else the half
+  /// of the smaller goes first and is multiplied by a power of two.
+  __device__ void multiply(Columns& sum, int buffer, int key_buffer, int piece, int2 exponents) {
+    const int first = exponents.x > exponents.y ? 1 : 0;
+    const int drop = -abs(exponents.x - exponents.y);
     ptx::wgmma_fence();
     issue<true>(sum, buffer, key_buffer, piece, first);
-    if (least != exponent && least != kNoExponent) {
+    if (drop != 0) {
       ptx::wgmma_wait<0>();
       fence_registers(sum);
-      const float shrink = power_of_two(least - exponent);
+      const float shrink = power_of_two(drop);
 #pragma unroll
       for (float& value : sum) value *= shrink;
     }
     ptx::wgmma_fence();
     issue<false>(sum, buffer, key_buffer, piece, first ^ 1);
-    ptx::wgmma_wait<0>();
-    fence_registers(sum);
   }
   template <bool kStart>
   __device__ void issue(Columns& sum, int buffer, int key_buffer, int piece, int half) const {
     const Plan& smem = this->smem_;
-    const std::uint64_t a = tile_descriptor<kTileN>(
-        this->at(offsetof(Plan, ds), buffer, sizeof(smem.ds[0])) + 64 * half);
-    const std::uint64_t b =
-        tile_descriptor<kTileN>(this->at(offsetof(Plan, kt), key_buffer, sizeof(smem.kt[0])) +
-                                piece * kDqColumns * kTileN + 64 * half);
+    const std::uint64_t a = tile_descriptor_of<kTileN>(
+        this->word_at(offsetof(Plan, ds), buffer, sizeof(smem.ds[0])) + 4 * half);
+    const std::uint64_t b = tile_descriptor_of<kTileN>(
+        this->word_at(offsetof(Plan, kt), key_buffer, sizeof(smem.kt[0])) +
+        piece * (kDqColumns * kTileN / 16) + 4 * half);
     if constexpr (kStart) {
       ptx::WgmmaSs<kDqColumns>::start(sum, a, b);
     } else {

@@ -51,6 +51,7 @@ class HalfConsumer : ConsumerBase<Config> {
   using Base::wait;
   using Base::wait_for;
   using Base::warp_;
+  using Base::word_at;
 
   /// The scale of y = dS * 2^shift. dK's payload is y * 2^(shift of dK) * 2^(Q's exponent -
   /// reference), usually y itself: the warp's exponent of dS for dK only grows, and y is made under
@@ -59,7 +60,7 @@ class HalfConsumer : ConsumerBase<Config> {
     int shift;
     int dk_shift;
     int dq_shift;  ///< dS under K's reference is y * 2^it
-    bool varies;   ///< dK's payload is not y
+    bool varies;   ///< dK's payload is not y, or has no exponent yet
   };
 
   /// A query tile's record, and what of it decides.
@@ -98,11 +99,11 @@ class HalfConsumer : ConsumerBase<Config> {
     Payload codes, ds_codes, transposed;
     const float amax = larger_magnitude(differentiate(terms, s, dp, codes, y));
     if (!columns_are_full) wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
-    issue_tokens(dv, codes, at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
+    issue_tokens(dv, codes, word_at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
                  (flags & kFreshDv) == 0);
     if constexpr (!kLast) issue_s(s, stage_of(tile_ + 1));
     publish_amax(scale, amax);
-    if (__any_sync(~0u, scale.varies || is_unsettled(scale, amax))) [[unlikely]] {
+    if (__any_sync(~0u, scale.varies || amax > mx::E4M3::kMaxValue)) [[unlikely]] {
       if (__any_sync(~0u, is_unsettled(scale, amax))) settle(scale, amax, y, dk);
       encode_dk(scale, y, ds_codes);
     } else {
@@ -113,7 +114,7 @@ class HalfConsumer : ConsumerBase<Config> {
       ptx::wgmma_wait<1>();
       this->issue_dp(dp, stage_of(tile_ + 1));
     }
-    issue_tokens(dk, ds_codes, at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
+    issue_tokens(dk, ds_codes, word_at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
                  (flags & kFreshDk) == 0);
     const bool ds_is_empty = test(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
     encode_ds(scale, y, transposed);
@@ -193,14 +194,14 @@ class HalfConsumer : ConsumerBase<Config> {
     if (flags & kHeadBegins) [[unlikely]]
       exponent_ = kNoExponent;
     const Bounds bounds = this->bounds();
-    const int wanted = exponent_ == kNoExponent ? bounds.most : bounds.reference - exponent_;
+    const int wanted = bounds.reference - exponent_;  // much where there is none yet
     Scale scale;
     scale.shift = max(min(wanted, bounds.most), bounds.most - kMostHalfDrop);
     scale.dk_shift = wanted - scale.shift;
     scale.dq_shift = exponent_of(key_factor(offsetof(KeyRecord, k_relative))) - scale.shift;
     scale.varies = (rows.flags & kQVaries) != 0 || scale.dk_shift != 0;
-    terms.dp_factor = half2_power_of_two(bounds.dp_exponent + scale.shift);
-    terms.delta_factor = half2_power_of_two(bounds.delta_exponent + scale.shift);
+    terms.dp_factor = half2_small_power_of_two(bounds.dp_exponent + scale.shift);
+    terms.delta_factor = half2_small_power_of_two(bounds.delta_exponent + scale.shift);
     return scale;
   }
   /// dK's payload where it is not y.
@@ -234,7 +235,10 @@ class HalfConsumer : ConsumerBase<Config> {
       // Up to kHalfSlack more where y then is dK's payload.
       exponent_ = max(old, max(least, min(bounds.reference - bounds.most, least + kHalfSlack)));
     }
-    if (exponent_ == kNoExponent) return;
+    if (exponent_ == kNoExponent) {
+      scale.dk_shift = 0;  // of zeros
+      return;
+    }
     exponent_ = max(exponent_, bounds.reference - scale.shift - kMostHalfPower);
     scale.dk_shift = bounds.reference - exponent_ - scale.shift;
     if (bits >= 0x7F800000u) {
@@ -252,7 +256,9 @@ class HalfConsumer : ConsumerBase<Config> {
   __device__ void encode_ds(const Scale& scale, HalfFragment& y, Payload& codes) const {
     sync_threads(1 + part_, 128);
     const std::uint32_t bits = this->largest_amax(tile_, part_);
-    int exponent = scale.dq_shift - amax_exponent(__uint_as_float(bits));
+    const int ds_exponent = amax_exponent(__uint_as_float(bits));
+    if constexpr (Config::kTellsExponents) this->tell_exponent(ds_exponent);
+    int exponent = scale.dq_shift - ds_exponent;
     // Where dS is next to nothing to that of the warp's tiles before.
     for (; exponent > kMostHalfPower; exponent -= kMostHalfPower) {
       const std::uint32_t most = half2_power_of_two(kMostHalfPower);

@@ -14,6 +14,11 @@ __device__ inline std::uint32_t half2_power_of_two(int exponent) {
   const float power = power_of_two(exponent);
   return ptx::half2_pack(power, power);
 }
+/// Of an exponent of at most 15.
+__device__ inline std::uint32_t half2_small_power_of_two(int exponent) {
+  const float power = __int_as_float((max(exponent, -126) + 127) << 23);
+  return ptx::half2_pack(power, power);
+}
 /// Of a pair at [4 t + i], the halves that are seen.
 __device__ inline std::uint32_t seen_halves(Seen seen, int t, int i) {
   const Seen bits = seen >> (16 * (i % 2) + 4 * t + 2 * (i / 2));

@@ -32,12 +32,18 @@ class Warpgroup {
   __device__ explicit Warpgroup(Plan& smem)
       : smem_(smem),
         base_(uniform(shared_address(&smem))),
+        word_(tile_word(base_)),
         warp_(uniform(static_cast<int>(threadIdx.x / 32 % 4))) {}
 
  protected:
   /// Addresses by a member's offset: of arrays' elements.
   __device__ std::uint32_t at(std::size_t member, int index, std::size_t size) const {
     return base_ + static_cast<std::uint32_t>(member) + index * static_cast<std::uint32_t>(size);
+  }
+  /// Of the descriptor of a tile there.
+  __device__ std::uint32_t word_at(std::size_t member, int index, std::size_t size) const {
+    return word_ + static_cast<std::uint32_t>(member / 16) +
+           index * static_cast<std::uint32_t>(size / 16);
   }
   __device__ std::uint32_t barrier(std::size_t member, int index) const {
     return at(member, index, 8);
@@ -57,12 +63,12 @@ class Warpgroup {
   /// By each thread, of what its warp has done with: one lane's arrivals are 1% slower, and
   /// racecheck does not follow them.
   __device__ void arrive(std::size_t member, int index) const {
-    __syncwarp();
     ptx::mbarrier_arrive(barrier(member, index));
   }
 
   Plan& smem_;
   std::uint32_t base_;
+  std::uint32_t word_;  ///< of a descriptor of what lies at base_
   int warp_;
 };
 
