@@ -1,9 +1,12 @@
 #include "cpu/rmsnorm_quantize.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <vector>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "core/check.h"
 #include "core/parallel.h"
@@ -52,7 +55,9 @@ class NormQuantizer {
   }
   /// Streamed stores of this thread reach memory before what it does next.
   void finish() const {
-    if (stream_) std::atomic_thread_fence(std::memory_order_seq_cst);
+#if defined(__x86_64__)
+    if (stream_) _mm_sfence();  // elsewhere no kernel streams
+#endif
   }
 
  private:

@@ -9,7 +9,9 @@
 #include <numeric>
 
 #include "dispatch/tensors.h"
+#include "mx/bits.h"
 #include "mx/scale_layout.h"
+#include "mxfa/producers.h"
 #include "mxfa/quantize.h"
 #include "support/compare.h"
 
@@ -49,6 +51,64 @@ TEST(FieldFailures, WidthsThatAreNoPowerOfTwo) {
       EXPECT_TRUE(got.payload.guards_intact() && got.scales.guards_intact()) << width;
     }
   }
+}
+
+/// The same from RMSNorm: each row is a power of two, and without eps all of them become ones.
+/// Where 1/rms is taken one ulp low, the floor rule may saturate.
+TEST(FieldFailures, WidthsThatAreNoPowerOfTwoUnderRmsNorm) {
+  constexpr std::int64_t kRows = 3;
+  for (const std::int64_t width : {512, 769, 1152, 2880, 3584, 3585, 4096, 16384}) {
+    OwnedTensor x(DType::kBF16, {kRows, width}), weight(DType::kBF16, {width});
+    OwnedTensor rstd(DType::kF32, {kRows});
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < kRows * width; ++i) {
+      values.push_back(static_cast<float>(1 << i / width));
+    }
+    x.fill(values);
+    weight.fill(std::vector<float>(std::size_t(width), 1.0f));
+    for (const ScaleRule rule : {ScaleRule::kRoundUp, ScaleRule::kFloor}) {
+      OwnedTensor payload(DType::kE4M3, {kRows, width});
+      OwnedTensor scales(DType::kE8M0, scale_shape(Shape{kRows, width}, {.rule = rule}));
+      producers::rmsnorm({.x = x.view(),
+                          .weight = weight.view(),
+                          .eps = 0,
+                          .y = {payload.view(), scales.view()},
+                          .rstd = rstd.view(),
+                          .rule = rule});
+      for (std::size_t i = 0; i < payload.bytes().size(); ++i) {
+        const bool saturates = rule == ScaleRule::kFloor && scales.bytes()[0] == 118;
+        ASSERT_EQ(payload.bytes()[i], saturates ? 0x7E : 0x78) << width << " at " << i;
+      }
+      for (const std::uint8_t scale : scales.bytes()) {
+        ASSERT_EQ(scale, rule == ScaleRule::kFloor ? scales.bytes()[0] : 119) << width;
+      }
+      EXPECT_TRUE(scales.bytes()[0] == 119 || scales.bytes()[0] == 118) << width;
+      EXPECT_TRUE(payload.guards_intact() && scales.guards_intact()) << width;
+    }
+  }
+}
+
+/// One block of 32768 beside many threes: sums of 14 bits would lose the threes. Products of MXFP8
+/// into FP32, and into BF16 where it is a projection.
+TEST(FieldFailures, SmallTermsBesideLargeOnesOfAProduct) {
+  constexpr std::int64_t kTerms = 4096;
+  constexpr float kSum = 32 * 32768.0f + (kTerms - 32) * 3.0f;
+  std::vector<float> values(kTerms, 3.0f);
+  std::fill_n(values.begin(), 32, 32768.0f);
+  const QuantizeOptions options{.block_shape = BlockShape::k32x32};
+  Quantized large(values, {1, kTerms}, options);
+  Quantized ones(std::vector<float>(32 * kTerms, 1.0f), {32, kTerms}, options);
+  const producers::Matrix x{.tensor = {large.payload.view(), large.scales.view()}};
+  producers::Matrix w{.tensor = {ones.payload.view(), ones.scales.view()}};
+  OwnedTensor rounded(DType::kBF16, {1, 1, 32});
+  producers::project({.x = x, .w = w, .y = {rounded.view(), {}}});
+  for (const std::uint16_t code : rounded.as<std::uint16_t>()) {
+    EXPECT_EQ(code, mx::encode_bf16(kSum));
+  }
+  w.transposed = true;
+  OwnedTensor sums(DType::kF32, {1, 32});
+  producers::gemm(x, w, sums.view());
+  for (const float sum : sums.as<float>()) EXPECT_EQ(sum, kSum);
 }
 
 /// The short last block takes nothing from the next row, though that lies right behind it, and
