@@ -16,19 +16,6 @@ MXFA_SIMD_CLONES void scale_values(float* values, float factor, std::int64_t cou
   for (std::int64_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
-/// Asks for memory that will be written. Other cores may hold its lines since the call before, and
-/// stores wait for one line after the other.
-void prefetch_to_write(const float* values, std::int64_t count) {
-  constexpr std::int64_t kLine = 16;
-  for (std::int64_t i = 0; i < count; i += kLine) {
-#if defined(__x86_64__)
-    asm volatile("prefetchw %0" : : "m"(values[i]));  // of the builtin only where it is targeted
-#else
-    __builtin_prefetch(values + i, 1);
-#endif
-  }
-}
-
 }  // namespace
 
 void BackwardScratch::Keys::reserve(std::int64_t dim, std::int64_t panel_dim) {
@@ -135,9 +122,6 @@ void BackwardUnit::run_block(std::int64_t first_tile, std::int64_t tiles) {
 
 void BackwardUnit::run_span(std::int64_t tiles, std::int64_t h, std::int64_t row) {
   const std::int64_t end = std::min(row + kSpanQueries, sequence_.seqlen_q);
-  if (call_.dq_sums != nullptr) {
-    prefetch_to_write(dq_at(h, row), (end - row) * panel_dim_);
-  }
   for (std::int64_t i = 0; i < tiles; ++i) {
     Keys& keys = s_.keys[i];
     for (std::int64_t at = row; at < end; at += kTileQueries) {

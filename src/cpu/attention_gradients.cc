@@ -30,7 +30,7 @@ std::vector<BackwardQueries> share_queries(const BackwardCall& call) {
     for (std::int64_t head = 0; head < problem.num_heads_kv; ++head, memory += bytes) {
       shared.emplace_back(call, sequence, head, std::span(memory, static_cast<std::size_t>(bytes)));
       if (lengths.seqlen_k == 0) continue;
-      constexpr std::int64_t kRows = 4 * kTileQueries;
+      constexpr std::int64_t kRows = 2 * kTileQueries;
       const std::int64_t rows = shared.back().rows();
       for (std::int64_t h = 0; h < problem.heads_per_kv(); ++h) {
         for (std::int64_t row = 0; row < rows; row += kRows) {

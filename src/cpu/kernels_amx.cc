@@ -17,12 +17,12 @@
 
 // Everything included above keeps the project's baseline: only these loops may use AMX.
 #if defined(__clang__)
-#pragma clang attribute push(                                                            \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,amx-tile,amx-bf16"))), \
+#pragma clang attribute push(                                                                   \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,prfchw,amx-tile,amx-bf16"))), \
     apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,amx-tile,amx-bf16")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,prfchw,amx-tile,amx-bf16")
 #endif
 namespace mxfa::cpu::amx {
 namespace {
@@ -110,11 +110,54 @@ void multiply_and_load(Operands next, const LeftLayout& left) {
   _tile_loadd(7, next.b + kTile * 2, kPairBytes);
   _tile_loadd(5, next.a + left.down, left.row * 2);
 }
-void multiply_last() {
+/// The same with new sums from `c` on: each tile of the ones before is stored to `done` while the
+/// products of the others are under way, so that none waits for all of them.
+template <bool Accumulate>
+void multiply_anew(float* done, const float* c, const SumLayout& layout, Operands next,
+                   const LeftLayout& left) {
+  const std::int64_t bytes = layout.row * 4, right = layout.across, below = layout.down;
+  _tile_stored(0, done, bytes);
+  if (Accumulate) {
+    _tile_loadd(0, c, bytes);
+  } else {
+    _tile_zero(0);
+  }
   _tile_dpbf16ps(0, 4, 6);
+  _tile_stored(1, done + right, bytes);
+  if (Accumulate) {
+    _tile_loadd(1, c + right, bytes);
+  } else {
+    _tile_zero(1);
+  }
   _tile_dpbf16ps(1, 4, 7);
+  _tile_loadd(4, next.a, left.row * 2);
+  _tile_stored(2, done + below, bytes);
+  if (Accumulate) {
+    _tile_loadd(2, c + below, bytes);
+  } else {
+    _tile_zero(2);
+  }
   _tile_dpbf16ps(2, 5, 6);
+  _tile_loadd(6, next.b, kPairBytes);
+  _tile_stored(3, done + below + right, bytes);
+  if (Accumulate) {
+    _tile_loadd(3, c + below + right, bytes);
+  } else {
+    _tile_zero(3);
+  }
   _tile_dpbf16ps(3, 5, 7);
+  _tile_loadd(7, next.b + kTile * 2, kPairBytes);
+  _tile_loadd(5, next.a + left.down, left.row * 2);
+}
+/// Rows [row, row + rows) of each tile of a square's sums, which will be loaded and stored.
+void prefetch_sums(const float* c, const SumLayout& layout, std::int64_t row, std::int64_t rows) {
+  for (std::int64_t r = row; r < row + rows; ++r) {
+    const float* const at = c + r * layout.row;
+    for (const float* tile : {at, at + layout.across}) {
+      __builtin_prefetch(tile, 1);
+      __builtin_prefetch(tile + layout.down, 1);
+    }
+  }
 }
 
 /// All squares of 32 x 32 of `down` * 32 rows, whose part of A stays in the first cache while 32
@@ -123,29 +166,47 @@ void multiply_last() {
 template <bool Accumulate>
 void multiply_squares(const PanelProduct& g, std::int64_t row, std::int64_t down, Left left) {
   constexpr std::int64_t kStepB = kDepth / 2 * kPanel * 2;
+  const LeftLayout layout = left.layout;
+  const SumLayout sums = g.c_layout;
   const std::int64_t across = g.n / (2 * kTile), steps = g.k / kDepth;
-  const auto operands = [&](std::int64_t r, std::int64_t col) {
-    return Operands{left.data + r * 2 * left.layout.down,
-                    g.b + col / kPanel * g.b_panel + col % kPanel * 2};
+  const std::int64_t rows_ahead = steps > 2 ? (kTile + steps - 3) / (steps - 2) : kTile;
+  const auto column = [&](std::int64_t col) {
+    return g.b + col / 2 * g.b_panel + col % 2 * (2 * kTile * 2);
   };
-  Operands at = operands(0, 0);
-  load_operands(at, left.layout);
-  for (std::int64_t i = 0; i < across * down; ++i) {
-    const std::int64_t r = i % down, col = i / down * 2 * kTile;
-    float* const c = g.c + g.c_layout.at(row + r * 2 * kTile, col);
-    begin_sums<true, Accumulate>(c, g.c_layout);
-    for (std::int64_t step = 1; step < steps; ++step) {
-      at = {at.a + left.layout.across, at.b + kStepB};
-      multiply_and_load(at, left.layout);
+  const auto sums_at = [&](std::int64_t col) { return g.c + sums.at(row, col * 2 * kTile); };
+  float* done = nullptr;
+  load_operands({left.data, g.b}, layout);
+  for (std::int64_t col = 0; col < across; ++col) {
+    // Behind the last square come the first one's operands, for nobody.
+    const std::int64_t next_col = col + 1 < across ? col + 1 : 0;
+    for (std::int64_t r = 0; r < down; ++r) {
+      Operands at{left.data + r * 2 * layout.down, column(col)};
+      float* const c = sums_at(col) + r * 2 * sums.down;
+      const bool more = r + 1 < down;
+      const Operands next =
+          more ? Operands{at.a + 2 * layout.down, at.b} : Operands{left.data, column(next_col)};
+      const float* const next_c = more ? c + 2 * sums.down : sums_at(next_col);
+      const auto advance = [&](std::int64_t step) {
+        at = step < steps ? Operands{at.a + layout.across, at.b + kStepB} : next;
+      };
+      advance(1);
+      if (done == nullptr) {
+        begin_sums<true, Accumulate>(c, sums);
+        multiply_and_load(at, layout);
+      } else {
+        multiply_anew<Accumulate>(done, c, sums, at, layout);
+      }
+      for (std::int64_t step = 2, ahead = 0; step <= steps; ++step, ahead += rows_ahead) {
+        if (Accumulate && ahead < kTile) {
+          prefetch_sums(next_c, sums, ahead, std::min(rows_ahead, kTile - ahead));
+        }
+        advance(step);
+        multiply_and_load(at, layout);
+      }
+      done = c;
     }
-    if (i + 1 < across * down) {
-      at = operands((i + 1) % down, (i + 1) / down * 2 * kTile);
-      multiply_and_load(at, left.layout);
-    } else {
-      multiply_last();
-    }
-    store_sums<true>(c, g.c_layout);
   }
+  store_sums<true>(done, sums);
 }
 
 /// The last 16 rows of an odd number of tiles.

@@ -56,9 +56,7 @@ KeyPieces::KeyPieces(const attention::AttentionProblem& problem) {
                    .chunk = i};
     piece.head_begin = piece.group * problem.heads_per_kv() / groups;
     piece.head_end = (piece.group + 1) * problem.heads_per_kv() / groups;
-    // Every second one where there are many: it costs a twentieth to pass over queries once more.
-    const bool cuts = chunks > 1 && (all < kWantedUnits || i % 2 == 1);
-    add_chunk(piece, tiles, cuts && tiles.end - tiles.begin > 1);
+    add_chunk(piece, tiles);
   }
   // Longest first, so that threads end together; no result depends on the order. No piece is longer
   // than the one before it in its chunk.
@@ -70,8 +68,10 @@ KeyPieces::KeyPieces(const attention::AttentionProblem& problem) {
 }
 
 /// Where sequences have several chunks there are few for each thread, and threads are not equally
-/// fast: the last key tile of a chunk may be a piece of its own, so that they end together.
-void KeyPieces::add_chunk(KeyPiece piece, attention::KeyRange tiles, bool cuts) {
+/// fast: the last key tile of a chunk is a piece of its own, so that they end together. By then the
+/// rest of its chunk, which it waits for, has long been done.
+void KeyPieces::add_chunk(KeyPiece piece, attention::KeyRange tiles) {
+  const bool cuts = !turns_.empty() && tiles.end - tiles.begin > 1;
   piece.tile_begin = tiles.begin;
   piece.tile_end = cuts ? tiles.end - 1 : tiles.end;
   pieces_.push_back(piece);

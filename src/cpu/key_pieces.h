@@ -41,7 +41,7 @@ class KeyPieces {
     }
   };
 
-  void add_chunk(KeyPiece piece, attention::KeyRange tiles, bool cuts);
+  void add_chunk(KeyPiece piece, attention::KeyRange tiles);
 
   std::vector<KeyPiece> pieces_;
   std::vector<std::atomic<int>> turns_;  ///< [chunks]: whose it is; empty where each is one piece

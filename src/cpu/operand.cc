@@ -147,6 +147,7 @@ void HeadRows::read_payload(std::int64_t row, std::int64_t rows, std::int64_t co
 void HeadRows::read_float(std::int64_t row, bool as_operand, float* out) {
   const std::int64_t dim = operand_.head_dim;
   const std::int64_t at = element(row);
+  prefetch(row + kRowsAhead);
   if (operand_.dtype == DType::kE4M3) {
     mx::decode_row(DType::kE4M3, static_cast<const std::uint8_t*>(operand_.data) + at,
                    factors(row, 0), out, dim);
