@@ -462,6 +462,17 @@ const BackwardCase kOrdered[] = {
      .cu_seqlens_k = {0, 300, 300, 660},
      .head_dim = 64,
      .broadcast_q = true},
+    {.name = "tokens_differ",
+     .cu_seqlens_q = {0, 140},
+     .cu_seqlens_k = {0, 300},
+     .head_dim = 64,
+     .token_spread = 10.0,
+     .product = Product::kTokenScales},
+    {.name = "bf16",
+     .cu_seqlens_q = {0, 140},
+     .cu_seqlens_k = {0, 300},
+     .mask = {.causal = true},
+     .product = Product::kBf16},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, BackwardInOrder, ::testing::ValuesIn(kOrdered),
                          [](const auto& test) { return test.param.name; });

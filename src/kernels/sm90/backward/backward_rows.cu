@@ -207,27 +207,23 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     TileTerms terms(rows, {rows.q_token_exponent(0), rows.q_token_exponent(1)});
     terms.reference = __reduce_max_sync(~0u, terms.reference);
     TokenRowRecord& out = record_of<TokenRowRecord>(rows);
-    float(&first)[4][20] = rows.lane < 16 ? out.bias : out.minus_delta;
-    first[rows.lane / 4 % 4][16 + rows.lane % 4] = 0.0f;  // the copy engine reads all of it
-    if (rows.lane < 16) {
-      for (auto* const factors : {&out.s_factor, &out.dp_factor, &out.dq_factor}) {
-        (*factors)[rows.lane / 4][16 + rows.lane % 4] = 0.0f;
-      }
-    }
+    const int pad = 16 + rows.lane % 4;  // the copy engine reads all of it
+    float(&half_of)[4][20] = rows.lane < 16 ? out.bias : out.minus_delta;
+    float(&other)[4][20] = rows.lane < 16 ? out.s_factor : out.q_relative;
+    half_of[rows.lane / 4 % 4][pad] = other[rows.lane / 4 % 4][pad] = 0.0f;
     for (int g = 0; g < kQGroups; ++g) {
-      const int q_shift = max(terms.q_exponent[g] - terms.reference, kLeastShift);
       const RowTerms row(rows, terms, g);
       const RecordPlace place(rows.lane, g);
       out.bias[place.pair][place.at] = row.bias;
-      out.minus_delta[place.pair][place.at] = row.minus_delta * power_of_two(q_shift);
+      out.minus_delta[place.pair][place.at] = row.minus_delta;
       out.s_factor[place.pair][place.at] = ldexpf(params.scale_log2, terms.q_exponent[g]);
-      out.dp_factor[place.pair][place.at] = power_of_two(terms.dout[g] - terms.fold[g] + q_shift);
-      out.dq_factor[place.pair][place.at] = power_of_two(-q_shift);
+      out.q_relative[place.pair][place.at] =
+          power_of_two(max(terms.q_exponent[g] - terms.reference, kLeastShift));
+      if (rows.lane == 0) out.dp_factor[g] = power_of_two(terms.dout[g] - terms.fold[g]);
     }
     if (rows.lane != 0) return;
     out.reference = terms.reference;
     out.anchor = terms.anchor;
-    for (std::int32_t& unused : out.unused) unused = 0;
   });
 }
 

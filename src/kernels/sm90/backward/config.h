@@ -92,18 +92,17 @@ struct alignas(16) RowRecord {
 };
 static_assert(sizeof(RowRecord) == 672);
 
-/// The same where every token has a scale: what RowRecord has for groups of queries is for each.
+/// The same where every token has a scale: Q's exponents of each query.
 struct alignas(16) TokenRowRecord {
   float bias[4][20];
-  float minus_delta[4][20];
-  float s_factor[4][20];
-  float dp_factor[4][20];
-  float dq_factor[4][20];
-  std::int32_t reference;
+  float minus_delta[4][20];   ///< -delta * 2^-fold
+  float s_factor[4][20];      ///< softmax_scale * log2(e) * 2^q's exponent
+  float q_relative[4][20];    ///< 2^(q's exponent - reference)
+  float dp_factor[kQGroups];  ///< 2^(dO's exponent - fold)
+  std::int32_t reference;     ///< the largest exponent of Q
   std::int32_t anchor;
-  std::int32_t unused[2];
 };
-static_assert(sizeof(TokenRowRecord) == 1616);
+static_assert(sizeof(TokenRowRecord) == 1296);
 
 /// The same for half scores: pairs of queries 8 j + 2 pair and the next at [pair][j].
 struct alignas(16) HalfRowRecord {
@@ -172,11 +171,16 @@ struct KeyRecord {
   float k_relative[kKGroups];  ///< 2^(K's - reference)
 };
 
-/// Of the keys of a tile where every token has a scale, what KeyRecord has for groups.
+/// Of the keys of a tile where every token has a scale: what KeyRecord has for groups is for the 16
+/// keys of a warp, by their largest exponents.
 struct KeyTokens {
-  float k_factor[kTileN];
-  float v_factor[kTileN];
-  float k_relative[kTileN];
+  static constexpr int kWarps = kTileN / 16;
+  float k_factor[kWarps];
+  float v_factor[kWarps];
+  float k_relative[kWarps];
+  std::uint32_t differ[kWarps];  ///< whether some key of the 16 has less than these
+  float k_within[kTileN];        ///< of each key, 2^(its exponent - the warp's)
+  float v_within[kTileN];
 };
 struct NoKeyTokens {};
 

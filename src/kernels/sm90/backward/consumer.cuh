@@ -21,6 +21,9 @@ class Consumer : ConsumerBase<Config> {
     std::uint32_t flags = wait_for(0);
     while (flags & kValid) {
       this->next_keys();
+      if constexpr (kTokens) {
+        keys_differ_ = uniform(__float_as_uint(warp_factor(offsetof(KeyTokens, differ)))) != 0;
+      }
       issue_s(s, stage_of(tile_));
       while ((flags & kStore) == 0) flags = run_tile<false>(flags, dv, dk, s);
       run_tile<true>(flags, dv, dk, s);
@@ -32,7 +35,7 @@ class Consumer : ConsumerBase<Config> {
  private:
   using Record = typename Config::Record;
   static constexpr bool kTokens = Config::kTokenScales;
-  using Factors = std::conditional_t<kTokens, TokenFactors, GroupFactors>;
+  using SFactors = std::conditional_t<kTokens, TokenFactors, GroupFactors>;
   using Amax = std::conditional_t<kTokens, TokenAmax, GroupAmax>;
   using Terms = std::conditional_t<kTokens, TokenDsTerms, DsTerms>;
 
@@ -79,10 +82,12 @@ class Consumer : ConsumerBase<Config> {
     Payload codes;
     RowValues biases;
     load_rows(thread_rows(rows + offsetof(Record, bias)), biases);
-    const Factors s_factors = this->s_factors(rows);
+    const SFactors s_factors = this->s_factors(rows);
     const DsScale scale = choose_scale(rows, flags);
     ptx::wgmma_wait<0>();  // also for dV and dK of the tile before
     fence_registers(s);
+    if (keys_differ()) [[unlikely]]
+      scale_keys(of_keys(offsetof(KeyTokens, k_within)), s);
     add_biases(biases, s_factors, s, p);
     fence_registers(p);
     this->issue_dp(dp, stage);
@@ -99,6 +104,8 @@ class Consumer : ConsumerBase<Config> {
     const bool columns_are_full = test(offsetof(Plan, columns_full), stage, phase_of(tile_));
     ptx::wgmma_wait<0>();
     fence_registers(dp);
+    if (keys_differ()) [[unlikely]]
+      scale_keys(of_keys(offsetof(KeyTokens, v_within)), dp);
     arrive(offsetof(Plan, rows_empty), stage);
     Amax amax;
     if (flags & kMasked) [[unlikely]] {
@@ -106,19 +113,31 @@ class Consumer : ConsumerBase<Config> {
     } else {
       differentiate<false, Config::kEarlySteps>(terms, seen, p, codes, dp, amax);
     }
-    Factors factors = dq_factors(rows, scale);
+    if constexpr (kTokens) {
+      if (keys_differ_) [[unlikely]]
+        amax.dq = dq_amax_of_keys(of_keys(offsetof(KeyTokens, k_within)), dp);
+    }
+    GroupFactors factors = dq_factors(rows, scale);
     publish_amax(factors, amax);
     if (!columns_are_full) wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
     issue_tokens(dv, codes, word_at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
                  (flags & kFreshDv) == 0);
-    const bool too_large = !scale.is_settled || fmaxf(amax.of[0], amax.of[1]) > mx::E4M3::kMaxValue;
+    const bool too_large = !scale.is_settled || amax.largest() > mx::E4M3::kMaxValue;
     if (__any_sync(~0u, too_large)) [[unlikely]]
       settle(scale, amax, dp, dk, factors);
     Payload ds_codes, transposed;
 #pragma unroll
-    for (int t = 0; t < kTileM / 16; ++t) encode_tokens(dp, t, ds_codes);
+    for (int t = 0; t < kTileM / 16; ++t) {
+      if constexpr (kTokens) {
+        encode_for_dk(dp, q_relative(rows), t, ds_codes);
+      } else {
+        encode_tokens(dp, t, ds_codes);
+      }
+    }
     issue_tokens(dk, ds_codes, word_at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
                  (flags & kFreshDk) == 0);
+    if (keys_differ()) [[unlikely]]
+      scale_keys(of_keys(offsetof(KeyTokens, k_within)), dp);
     const bool ds_is_empty = test(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
     encode_ds(factors, dp, transposed);
     std::uint32_t next_flags = 0;
@@ -139,17 +158,18 @@ class Consumer : ConsumerBase<Config> {
     return next_flags;
   }
 
+  /// Whether the warp's keys have scales that differ.
+  __device__ bool keys_differ() const { return kTokens && keys_differ_; }
   template <bool kMasked>
   static __device__ void exponentiate_early(Seen seen, Fragment& p) {
 #pragma unroll
     for (int t = 0; t < Config::kEarlySteps; ++t) exponentiate<kMasked>(t, seen, p);
   }
   /// What S^T is multiplied by.
-  __device__ Factors s_factors(std::uint32_t rows) const {
+  __device__ SFactors s_factors(std::uint32_t rows) const {
     if constexpr (kTokens) {
       return {thread_rows(rows + offsetof(Record, s_factor)),
-              {token_factor(offsetof(KeyTokens, k_factor), 0),
-               token_factor(offsetof(KeyTokens, k_factor), 1)}};
+              warp_factor(offsetof(KeyTokens, k_factor))};
     } else {
       const float2 factors = ptx::load_shared_f32x2(rows + offsetof(Record, s_factor));
       const float k = key_factor(offsetof(KeyRecord, k_factor));
@@ -157,18 +177,13 @@ class Consumer : ConsumerBase<Config> {
     }
   }
   __device__ Terms ds_terms(std::uint32_t rows, const DsScale& scale) const {
+    const float2 factors = ptx::load_shared_f32x2(rows + offsetof(Record, dp_factor));
+    const std::uint32_t minus_deltas = thread_rows(rows + offsetof(Record, minus_delta));
+    const float power = power_of_two(scale.shift);
     if constexpr (kTokens) {
-      const float power = power_of_two(scale.shift);
-      return {thread_rows(rows + offsetof(Record, minus_delta)),
-              thread_rows(rows + offsetof(Record, dp_factor)),
-              thread_rows(rows + offsetof(Record, dq_factor)),
-              {token_factor(offsetof(KeyTokens, v_factor), 0) * power,
-               token_factor(offsetof(KeyTokens, v_factor), 1) * power},
-              power};
+      const float v = warp_factor(offsetof(KeyTokens, v_factor)) * power;
+      return {minus_deltas, q_relative(rows), {factors.x * v, factors.y * v}, power};
     } else {
-      const float2 factors = ptx::load_shared_f32x2(rows + offsetof(Record, dp_factor));
-      const std::uint32_t minus_deltas = thread_rows(rows + offsetof(Record, minus_delta));
-      const float power = power_of_two(scale.shift);
       const float v = key_factor(offsetof(KeyRecord, v_factor)) * power;
       return {minus_deltas,
               ptx::load_shared_f32x4(minus_deltas),
@@ -176,10 +191,19 @@ class Consumer : ConsumerBase<Config> {
               power};
     }
   }
-  /// Of this thread's keys quad + 8 h of the warp's 16.
-  __device__ float token_factor(std::size_t member, int h) const {
-    const int key = 64 * part_ + 16 * warp_ + 8 * h + lane_ / 4;
-    return ptx::load_shared_f32(at(offsetof(Plan, tokens) + member, key, sizeof(float)));
+  __device__ std::uint32_t q_relative(std::uint32_t rows) const {
+    return thread_rows(rows + offsetof(TokenRowRecord, q_relative));
+  }
+  /// A word that belongs to the warp's keys.
+  __device__ float warp_factor(std::size_t member) const {
+    return ptx::load_shared_f32(
+        at(offsetof(Plan, tokens) + member, 4 * part_ + warp_, sizeof(float)));
+  }
+  /// Of this thread's keys quad and quad + 8 of the warp's 16.
+  __device__ float2 of_keys(std::size_t member) const {
+    const int key = 64 * part_ + 16 * warp_ + lane_ / 4;
+    const std::uint32_t address = at(offsetof(Plan, tokens) + member, key, sizeof(float));
+    return {ptx::load_shared_f32(address), ptx::load_shared_f32(address + 8 * sizeof(float))};
   }
   __device__ std::uint32_t thread_rows(std::uint32_t rows) const {
     return rows + sizeof(Record{}.bias[0]) * (lane_ % 4);
@@ -196,12 +220,10 @@ class Consumer : ConsumerBase<Config> {
     return scale;
   }
   /// What y is multiplied by for dQ: Q's exponent and the shift out, K's in.
-  __device__ Factors dq_factors(std::uint32_t rows, const DsScale& scale) const {
+  __device__ GroupFactors dq_factors(std::uint32_t rows, const DsScale& scale) const {
     if constexpr (kTokens) {
-      const float power = power_of_two(-scale.shift);
-      return {thread_rows(rows + offsetof(Record, dq_factor)),
-              {token_factor(offsetof(KeyTokens, k_relative), 0) * power,
-               token_factor(offsetof(KeyTokens, k_relative), 1) * power}};
+      const float k = warp_factor(offsetof(KeyTokens, k_relative)) * power_of_two(-scale.shift);
+      return {{k, k}};
     } else {
       const float2 factors = ptx::load_shared_f32x2(rows + offsetof(Record, dq_factor));
       const float k = key_factor(offsetof(KeyRecord, k_relative)) * power_of_two(-scale.shift);
@@ -210,15 +232,15 @@ class Consumer : ConsumerBase<Config> {
   }
 
   /// The amax of the warp's dS, K's exponents folded, that dQ's scale comes from.
-  __device__ void publish_amax(const Factors& factors, const Amax& own) const {
+  __device__ void publish_amax(const GroupFactors& factors, const Amax& own) const {
     const std::uint32_t for_dq = __reduce_max_sync(~0u, __float_as_uint(dq_amax(own, factors)));
     if (ptx::elect_one()) smem_.amax[tile_ % Config::kAmaxBuffers][part_][warp_] = for_dq;
   }
 
   /// A larger exponent, or the first, or dS made under another: y becomes dK's payload.
   __device__ void settle(const DsScale& scale, const Amax& own, Fragment& y, Gradient& dk,
-                         Factors& factors) {
-    const std::uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(fmaxf(own.of[0], own.of[1])));
+                         GroupFactors& factors) {
+    const std::uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(own.largest()));
     const float largest = __uint_as_float(bits);
     const int old = exponent_;
     if (is_usable(largest)) {
@@ -238,17 +260,19 @@ class Consumer : ConsumerBase<Config> {
   }
 
   /// dS for dQ, under the scale of this consumer's keys.
-  __device__ void encode_ds(const Factors& factors, const Fragment& y, Payload& codes) const {
+  __device__ void encode_ds(const GroupFactors& factors, const Fragment& y, Payload& codes) const {
     sync_threads(1 + part_, 128);
     const std::uint32_t bits = this->largest_amax(tile_, part_);
     const float scale = power_of_two(-amax_exponent(__uint_as_float(bits)));
-    Factors scaled = factors;
+    GroupFactors scaled = factors;
     for (float& value : scaled.of) {
       // Not infinite: of an amax that is next to nothing, 0 times it stays 0.
       value = bits < 0x7F800000u ? fminf(value * scale, 0x1p127f) : poison();
     }
     encode_for_dq(y, scaled, codes);
   }
+
+  bool keys_differ_ = false;
 };
 
 }  // namespace mxfa::sm90::backward

@@ -53,30 +53,49 @@ class Producer {
     int turn;  ///< key tiles before this one; of the batch, where they share queries
   };
 
-  /// Where every token has a scale: each lane has those of four.
+  /// Where every token has a scale: of keys lane, lane + 32, ..; a key that does not exist has its
+  /// warp's.
   struct TokenExponents {
-    int k[kTileN / 32], v[kTileN / 32];
+    static constexpr int kCount = kTileN / 32;
+    int k[kCount], v[kCount];
+    bool exists[kCount];
 
     __device__ TokenExponents(const BackwardParams& params, const KeyRecord& keys, int lane) {
 #pragma unroll
-      for (int i = 0; i < kTileN / 32; ++i) {
+      for (int i = 0; i < kCount; ++i) {
         const int token = 32 * i + lane;
         const auto exponent = [&](const device::OperandScales& scales) {
           return scale_exponent(__ldg(scales.data + (keys.out_row + token) * scales.row_stride +
                                       keys.head * scales.head_stride));
         };
-        const bool exists = keys.key0 + token < keys.seqlen_k;
-        k[i] = exists ? exponent(params.k_scales) : -127;
-        v[i] = exists ? exponent(params.v_scales) : -127;
+        exists[i] = keys.key0 + token < keys.seqlen_k;
+        k[i] = exists[i] ? exponent(params.k_scales) : -127;
+        v[i] = exists[i] ? exponent(params.v_scales) : -127;
       }
     }
     __device__ int largest_k() const { return max(max(k[0], k[1]), max(k[2], k[3])); }
-    __device__ void store(KeyTokens& out, int largest, int lane) const {
+    /// Of 16 lanes.
+    static __device__ int largest_of_warp(int exponent) {
 #pragma unroll
-      for (int i = 0; i < kTileN / 32; ++i) {
-        out.k_factor[32 * i + lane] = power_of_two(k[i]);
-        out.k_relative[32 * i + lane] = power_of_two(k[i] - largest);
-        out.v_factor[32 * i + lane] = power_of_two(v[i]);
+      for (int step = 1; step < 16; step *= 2) {
+        exponent = max(exponent, __shfl_xor_sync(~0u, exponent, step));
+      }
+      return exponent;
+    }
+    /// `reference`: K's largest.
+    __device__ void store(KeyTokens& out, int reference, int lane) const {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int of_k = largest_of_warp(k[i]), of_v = largest_of_warp(v[i]);
+        const unsigned differ = __ballot_sync(~0u, exists[i] && (k[i] != of_k || v[i] != of_v));
+        out.k_within[32 * i + lane] = power_of_two(exists[i] ? k[i] - of_k : 0);
+        out.v_within[32 * i + lane] = power_of_two(exists[i] ? v[i] - of_v : 0);
+        if (lane % 16 != 0) continue;
+        const int warp = 2 * i + lane / 16;
+        out.k_factor[warp] = power_of_two(of_k);
+        out.k_relative[warp] = power_of_two(of_k - reference);
+        out.v_factor[warp] = power_of_two(of_v);
+        out.differ[warp] = differ >> lane & 0xFFFFu;
       }
     }
   };

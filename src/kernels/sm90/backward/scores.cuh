@@ -82,6 +82,7 @@ struct DsTerms {
 /// Largest magnitudes of a thread's y by group of queries.
 struct GroupAmax {
   float of[kQGroups];
+  __device__ float largest() const { return fmaxf(of[0], of[1]); }
 };
 
 /// y = P' * (dp * factor - delta * scale) in place of dp, and the payload of P'. The payload comes

@@ -3,14 +3,22 @@
 #include "kernels/sm90/backward/scores.cuh"
 
 /// FP32 scores where every token of Q, K and V has a scale: factors of each query, 16 bytes for 16
-/// of a thread's in shared memory, and of each of its two keys. Products of powers of two are exact
-/// in any order.
+/// of a thread's in shared memory, and one for the warp's keys. Where keys differ, what belongs to
+/// a thread's two is multiplied before. y has no exponents of Q: dK's payload takes them, dQ's does
+/// not. Products of powers of two are exact in any order.
 namespace mxfa::sm90::backward {
 
+/// What S^T is multiplied by.
 struct TokenFactors {
   std::uint32_t queries;  ///< shared address of this thread's
-  float of[2];            ///< of its keys
+  float keys;
 };
+
+/// x *= what each of a thread's two keys has less than its warp.
+__device__ inline void scale_keys(const float2& within, Fragment& x) {
+#pragma unroll
+  for (int i = 0; i < kTileM / 2; ++i) x[i] *= i & 2 ? within.y : within.x;
+}
 
 /// x = s * factor + bias. Not in place: S^T leaves its registers to dP^T.
 __device__ inline void add_biases(const RowValues& biases, const TokenFactors& factors,
@@ -19,28 +27,28 @@ __device__ inline void add_biases(const RowValues& biases, const TokenFactors& f
   for (int t = 0; t < kTileM / 16; ++t) {
     const float bias[4] = {biases[t].x, biases[t].y, biases[t].z, biases[t].w};
     const float4 four = ptx::load_shared_f32x4(factors.queries + 16 * t);
-    const float factor[4] = {four.x, four.y, four.z, four.w};
+    const float factor[4] = {four.x * factors.keys, four.y * factors.keys, four.z * factors.keys,
+                             four.w * factors.keys};
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int column = 2 * (i >> 2) + (i & 1);
-      x[8 * t + i] = fmaf(s[8 * t + i] * factors.of[(i >> 1) & 1], factor[column], bias[column]);
+      x[8 * t + i] = fmaf(s[8 * t + i], factor[column], bias[column]);
     }
   }
 }
 
 /// What dS is made of besides P' and dP^T.
 struct TokenDsTerms {
-  std::uint32_t minus_deltas;  ///< of this thread's queries, as the others
-  std::uint32_t dp_factors;
-  std::uint32_t dq_factors;
-  float key[2];  ///< of dP^T, with the scale
+  std::uint32_t minus_deltas;  ///< of this thread's queries, as the other
+  std::uint32_t q_relative;
+  float factor[kQGroups];
   float scale;
 };
 
-/// Largest magnitudes of a thread's y by key, and of what dQ takes of it.
+/// Largest magnitudes of what dK and dQ take of a thread's y; of dQ where keys do not differ.
 struct TokenAmax {
-  float of[2];
-  float dq[2];
+  float dk, dq;
+  __device__ float largest() const { return dk; }
 };
 
 /// As that of GroupAmax, all exponentials made before.
@@ -52,46 +60,49 @@ __device__ inline void differentiate(const TokenDsTerms& terms, Seen seen, const
 #pragma unroll
   for (int t = 0; t < kTileM / 16; ++t) {
     const float4 deltas = ptx::load_shared_f32x4(terms.minus_deltas + 16 * t);
-    const float4 factors = ptx::load_shared_f32x4(terms.dp_factors + 16 * t);
-    const float4 dq_factors = ptx::load_shared_f32x4(terms.dq_factors + 16 * t);
-    const float delta[4] = {deltas.x * terms.scale, deltas.y * terms.scale, deltas.z * terms.scale,
-                            deltas.w * terms.scale};
-    const float factor[4] = {factors.x, factors.y, factors.z, factors.w};
-    const float dq_factor[4] = {dq_factors.x, dq_factors.y, dq_factors.z, dq_factors.w};
+    const float4 relative = ptx::load_shared_f32x4(terms.q_relative + 16 * t);
+    const float delta[4] = {deltas.x, deltas.y, deltas.z, deltas.w};
+    const float q[4] = {relative.x, relative.y, relative.z, relative.w};
     encode_tokens(p, t, codes);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int h = (i >> 1) & 1, column = 2 * (i >> 2) + (i & 1);
-      float& value = dp[8 * t + i];
-      value = p[8 * t + i] * fmaf(value * terms.key[h], factor[column], delta[column]);
-      hide<kMasked>(seen, t, i, value);
-      amax.of[h] = fmaxf(amax.of[h], fabsf(value));
-      amax.dq[h] = fmaxf(amax.dq[h], fabsf(value) * dq_factor[column]);
+    for (int column = 0; column < 4; ++column) {
+      const int i = 8 * t + 4 * (column >> 1) + (column & 1);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float& value = dp[i + 2 * h];
+        value = p[i + 2 * h] * fmaf(value, terms.factor[t / 2], delta[column] * terms.scale);
+        hide<kMasked>(seen, t, i % 8 + 2 * h, value);
+      }
+      const float larger = fmaxf(fabsf(dp[i]), fabsf(dp[i + 2]));
+      amax.dk = fmaxf(amax.dk, larger * q[column]);
+      amax.dq = fmaxf(amax.dq, larger);
     }
   }
 }
 
-/// Of a thread, of dS for dQ.
-__device__ inline float dq_amax(const TokenAmax& amax, const TokenFactors& factors) {
-  return fmaxf(amax.dq[0] * factors.of[0], amax.dq[1] * factors.of[1]);
+/// amax.dq where keys differ.
+__device__ inline float dq_amax_of_keys(const float2& within, const Fragment& y) {
+  float amax = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kTileM / 2; ++i) {
+    amax = fmaxf(amax, fabsf(y[i]) * (i & 2 ? within.y : within.x));
+  }
+  return amax;
 }
 
-/// y * factor as 16-bit elements of keys r and r + 8, which stmatrix transposes.
-__device__ inline void encode_for_dq(const Fragment& y, const TokenFactors& factors,
+/// Of a thread, of dS for dQ.
+__device__ inline float dq_amax(const TokenAmax& amax, const GroupFactors& factors) {
+  return amax.dq * factors.of[0];
+}
+
+/// dK's payload of y, of 16 queries from 16 t on.
+__device__ inline void encode_for_dk(const Fragment& y, std::uint32_t q_relative, int t,
                                      Payload& codes) {
+  const float4 q = ptx::load_shared_f32x4(q_relative + 16 * t);
 #pragma unroll
-  for (int t = 0; t < kTileM / 16; ++t) {
-    const float4 four = ptx::load_shared_f32x4(factors.queries + 16 * t);
-    const float factor[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const float* const e = y + 8 * t + 4 * k;
-      const float* const f = factor + 2 * k;
-      // Queries first: what a small one has is far below the others', and keys' are 1 at most.
-      codes[2 * t + k] =
-          device::encode_e4m3_quad(e[0] * f[0] * factors.of[0], e[2] * f[0] * factors.of[1],
-                                   e[1] * f[1] * factors.of[0], e[3] * f[1] * factors.of[1]);
-    }
+  for (int h = 0; h < 2; ++h) {
+    const float* const e = y + 8 * t + 2 * h;
+    codes[2 * t + h] = device::encode_e4m3_quad(e[0] * q.x, e[1] * q.y, e[4] * q.z, e[5] * q.w);
   }
 }
 
