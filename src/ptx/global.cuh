@@ -20,4 +20,14 @@ __device__ inline void add_float4(float4* address, float4 value) {
                : "memory");
 }
 
+/// What the counter held, which becomes one more, or 0 behind `last`. Acquires and releases.
+__device__ inline unsigned fetch_inc(unsigned* address, unsigned last) {
+  unsigned held;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(held)
+               : "l"(address), "r"(last)
+               : "memory");
+  return held;
+}
+
 }  // namespace mxfa::ptx

@@ -77,11 +77,14 @@ struct Config {
   using Fresh =
       std::conditional_t<kHalfSums, std::uint32_t[kValueColumns / 4], float[kValueColumns / 2]>;
   using Sums = std::conditional_t<kHalfSums, std::uint32_t[kHeadDim / 4], float[kHeadDim / 2]>;
-  /// Q's fragments of so many steps of 32 columns stay in registers, as far as there is room:
+  /// Q's fragments of so many steps of 32 bytes a row stay in registers, as far as there is room:
   /// reading Q from shared memory for every block costs 10% (power, and bandwidth).
-  static constexpr int kQRegisterSteps = kBf16 || kTokenScales                        ? 0
-                                         : kScores == Scores::kF16 && kHeadDim == 128 ? 3
-                                                                                      : 2;
+  static constexpr int kQRegisterSteps = kTokenScales ? 0 : kBf16 ? 1 : kHeadDim == 64 ? 2 : 3;
+  /// Whether consumers' pointer to shared memory is made of its address in a register. Of a plain
+  /// one ptxas rebuilds the window in the loop of FP32 scores (S2UR, twice a block: 2 to 3%); where
+  /// it does not, the plain one is as fast or faster.
+  static constexpr bool kWindowInRegister =
+      kScores == Scores::kF32 && kProduct == Product::kGroupScales;
 };
 
 /// What factors and folds of a block allow the softmax to do. Most blocks of most tensors are
@@ -192,13 +195,11 @@ struct TileRecord {
   std::int32_t m_block = 0;
   std::int32_t n_begin = 0;
   std::int32_t n_end = 0;  ///< n_begin: no row sees a key
-  std::int32_t valid = 0;  ///< 0: there are no more tiles
   KeyBand band = {};       ///< of the tile's rows
-  /// Where a tile is divided among CTAs (attention/split_tail.h).
+  /// Where a tile is divided among CTAs (attention/split_tail.h). 0 parts: there are no more tiles.
   std::int32_t parts = 1;
   std::int32_t part = 0;
   std::int32_t slot = 0;
-  std::int32_t segment = 0;
 };
 
 /// A tile that its producer has taken and not yet handed over.
@@ -207,9 +208,6 @@ struct TakenTile {
   std::int64_t q_group = 0;  ///< first scale group of Q's sequence
   std::int32_t q_begin = 0;  ///< first row of the sequence in Q
 };
-
-/// A CTA's share of a divided round is less than a tile (attention/split_tail.h).
-inline constexpr int kMostSegments = 2;
 
 /// The keys of a tile, for their producer.
 struct Keys {
@@ -245,9 +243,9 @@ struct SmemPlan {
   alignas(1024) std::uint8_t v[Config::kStages][Config::kHeadDim * Config::kTileN];
   StageScales<Config> scales[Config::kStages];
   TileRecord tile[Config::kTileBuffers];
-  TakenTile taken;                              ///< the producer of tiles' own
-  attention::TailSegment share[kMostSegments];  ///< likewise
-  Keys keys;                                    ///< the producer of keys' own
+  TakenTile taken;                 ///< the producer of tiles' own
+  attention::TailSegment segment;  ///< likewise, the next of its CTA's share
+  Keys keys;                       ///< the producer of keys' own
   BlockRange blocks[Config::kTileBuffers][Config::kConsumers];
   std::int32_t q_exponent[Config::kTileBuffers]
                          [Config::kQGroups];      ///< kGroupScales: of rows' groups
@@ -255,9 +253,12 @@ struct SmemPlan {
   /// O in MXFP8: largest magnitudes of a warp's 16 rows and 32 columns.
   float o_amax[Config::kConsumers][4][Config::kHeadDim / 32];
   std::uint64_t tile_full[Config::kTileBuffers];  ///< producer's lanes: the tile's record
-  std::uint64_t q_full[Config::kTileBuffers];     ///< the same + bytes: Q too
+  std::uint64_t q_full[Config::kTileBuffers];     ///< of two Q, the same + bytes: Q too
   std::uint64_t q_empty[Config::kTileBuffers];  ///< every consumer thread, lanes of keys' producer
-  std::uint64_t q_read;  ///< of one Q: every consumer thread, as its last scores are made
+  /// Of one Q, of each warpgroup: bytes of its rows, and its threads, as their last scores are
+  /// made.
+  std::uint64_t rows_full[Config::kConsumers];
+  std::uint64_t rows_read[Config::kConsumers];
   std::uint64_t full[Config::kStages];      ///< producer's lanes + bytes: K, V^T, their scales
   std::uint64_t empty[Config::kStages];     ///< every consumer thread
   std::uint64_t patched;                    ///< bytes of a stage that has NaN in V

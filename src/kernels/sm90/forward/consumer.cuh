@@ -16,7 +16,8 @@ namespace mxfa::sm90::forward {
 /// One warpgroup, 64 rows: S of a key block, its softmax, PV into a fresh accumulator (the FP8
 /// accumulator keeps 13 bits), O = O * rescale + fresh. Three or four such groups in turn keep the
 /// tensor cores busy without an order among them.
-/// Waits on q_full, full; signals q_empty, q_read, empty; owns O and the rows' state.
+/// Waits on q_full or, of one Q, tile_full and rows_full, and on full; signals q_empty, rows_read,
+/// empty; owns O and the rows' state.
 template <class Config>
 class Consumer {
  public:
@@ -25,17 +26,24 @@ class Consumer {
 
   __device__ Consumer(const ForwardParams& params, Plan& smem, int warpgroup)
       : params_(params),
-        smem_(smem),
         part_(uniform(warpgroup)),
         base_(static_cast<std::uint32_t>(uniform(static_cast<int>(shared_address(&smem))))),
+        smem_(Config::kWindowInRegister ? *static_cast<Plan*>(__cvta_shared_to_generic(base_))
+                                        : smem),
         k_word_(uniform(static_cast<int>(tile_word(at(offsetof(Plan, k), 0, 0))))),
         v_word_(uniform(static_cast<int>(tile_word(at(offsetof(Plan, v), 0, 0))))),
         warp_(uniform(static_cast<int>(threadIdx.x / 32 % 4))) {}
 
   __device__ void run() {
     while (true) {
-      ptx::mbarrier_wait(at(offsetof(Plan, q_full), buffer_, 8), buffer_phase_);
-      if (smem_.tile[buffer_].valid == 0) return;
+      constexpr std::size_t kRecord =
+          Config::kQBuffers == 1 ? offsetof(Plan, tile_full) : offsetof(Plan, q_full);
+      ptx::mbarrier_wait(at(kRecord, buffer_, 8), buffer_phase_);
+      if (smem_.tile[buffer_].parts == 0) return;
+      if constexpr (Config::kQBuffers == 1) {
+        ptx::mbarrier_wait(at(offsetof(Plan, rows_full), part_, 8), rows_phase_);
+        rows_phase_ ^= 1;
+      }
       run_tile(smem_.tile[buffer_]);
     }
   }
@@ -94,6 +102,7 @@ class Consumer {
   }
 
   __device__ void finish_tile(const TileRecord& tile, typename Rows::State& rows, Sums& sums) {
+    if (tile.m_block * Config::kTileM + 64 * part_ >= tile.seqlen_q) return;  // no rows
     if constexpr (Config::kHalfSums) {
       float o[Config::kHeadDim / 2];
       widen_sums(sums, o);
@@ -115,9 +124,10 @@ class Consumer {
   __device__ void wait_for_stage() {
     ptx::mbarrier_wait(at(offsetof(Plan, full), stage_, 8), phase_);
   }
-  /// One Q goes back as soon as the last scores are made; of two there is one in hand.
+  /// One Q goes back as soon as the last scores are made, each warpgroup's rows by themselves; of
+  /// two there is one in hand.
   __device__ void release_q() const {
-    if constexpr (Config::kQBuffers == 1) give_back_q(at(offsetof(Plan, q_read), 0, 8));
+    if constexpr (Config::kQBuffers == 1) give_back_q(at(offsetof(Plan, rows_read), part_, 8));
   }
   /// ldmatrix has read Q, which the copy engine fills again through another proxy.
   __device__ static void give_back_q(std::uint32_t barrier) {
@@ -345,15 +355,16 @@ class Consumer {
   }
 
   const ForwardParams& params_;
-  Plan& smem_;
   int part_;
   std::uint32_t base_;
+  Plan& smem_;
   std::uint32_t k_word_, v_word_;  ///< of the first stage's descriptors
   int warp_;
   int stage_ = 0;
   unsigned phase_ = 0;
   int buffer_ = 0;
   unsigned buffer_phase_ = 0;
+  unsigned rows_phase_ = 0;
 };
 
 }  // namespace mxfa::sm90::forward

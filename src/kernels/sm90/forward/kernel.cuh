@@ -25,7 +25,10 @@ __device__ inline void forward(const ForwardParams& params) {
       cuda::ptx::mbarrier_init(&smem.full[i], 32);
       cuda::ptx::mbarrier_init(&smem.empty[i], kConsumerThreads);
     }
-    cuda::ptx::mbarrier_init(&smem.q_read, kConsumerThreads);
+    for (int i = 0; i < Config::kConsumers; ++i) {
+      cuda::ptx::mbarrier_init(&smem.rows_full[i], 1);
+      cuda::ptx::mbarrier_init(&smem.rows_read[i], 128);
+    }
     cuda::ptx::mbarrier_init(&smem.patched, 1);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }

@@ -77,7 +77,7 @@ class KeyProducer {
     while (true) {
       ptx::mbarrier_wait(shared_address(&smem_.tile_full[buffer_]), buffer_phase_);
       const TileRecord& record = smem_.tile[buffer_];
-      if (record.valid == 0) return;
+      if (record.parts == 0) return;
       __syncwarp();  // every lane has read the keys before
       if (ptx::lane_now() == 0) {
         smem_.keys = {.group = record.k_group,

@@ -37,7 +37,13 @@ struct QOperand {
         tile_descriptor_of<kRowBytes>(k + part * Config::kTileN * kRowBytes / 16) + in_part;
     if (step < Config::kQRegisterSteps) {
       const std::uint32_t* const a = fragments + 4 * step;
-      if (step == 0) {
+      if constexpr (Config::kBf16) {
+        if (step == 0) {
+          ptx::WgmmaBf16Rs::start(scores, a, b);
+        } else {
+          ptx::WgmmaBf16Rs::run(scores, a, b);
+        }
+      } else if (step == 0) {
         ptx::WgmmaRs<Config::kTileN>::start(scores, a, b);
       } else {
         ptx::WgmmaRs<Config::kTileN>::run(scores, a, b, true);

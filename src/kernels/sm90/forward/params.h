@@ -42,9 +42,10 @@ struct ForwardParams {
   attention::Seqlens seqlens = {};  ///< jagged
   attention::JaggedPlan plan = {};  ///< null where dense
   std::int32_t* counter = nullptr;
-  /// Dense, where the last round is divided: parts that came, [slots, kConsumers], 0 before the
-  /// launch and after it; and what they hand over, [segments, kConsumers] of kPartBytes. Null: not
-  /// divided.
+  /// Dense, where the last round is divided: how; parts that came, [slots, kConsumers], 0 before
+  /// the launch and after it; and what they hand over, [segments, kConsumers] of kPartBytes. Null:
+  /// not divided.
+  attention::SplitTail tail = {};
   unsigned* arrivals = nullptr;
   float* partials = nullptr;
   std::int32_t batch = 0;

@@ -3,6 +3,7 @@
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/softmax.cuh"
+#include "ptx/global.cuh"
 
 /// Tiles whose keys are divided among CTAs: each part hands its rows over, and whoever comes last
 /// puts them together, in the order of the parts, so that results do not depend on who that is.
@@ -23,12 +24,10 @@ class PartMerger {
     sync();
     if (thread_ == 0) {
       // By the thread of the atomic: what others wrote has come to it by the barrier.
-      __threadfence();
       unsigned* const arrivals = params_.arrivals + tile_.slot * Config::kConsumers + part_;
       // The last one leaves 0, for the next launch.
       const unsigned last = static_cast<unsigned>(tile_.parts) - 1;
-      shared = atomicInc(arrivals, last) == last;
-      __threadfence();
+      shared = ptx::fetch_inc(arrivals, last) == last;
     }
     sync();
     if (shared == 0) return false;
@@ -41,14 +40,14 @@ class PartMerger {
   static constexpr int kO = Config::kHeadDim / 2;
 
   __device__ void sync() const { sync_threads(1 + part_, 128); }
-  __device__ float* values_of(int segment) const {
-    return params_.partials +
-           (std::int64_t{segment} * Config::kConsumers + part_) * (kPartValues<Config> * 128) +
+  __device__ float* values_of(int part) const {
+    const std::int64_t segment = attention::segment_of(tile_.slot, part);
+    return params_.partials + (segment * Config::kConsumers + part_) * (kPartValues<Config> * 128) +
            thread_;
   }
 
   __device__ void hand_over(const RowState& rows, const float (&o)[kO]) const {
-    float* const out = values_of(tile_.segment);
+    float* const out = values_of(tile_.part);
 #pragma unroll
     for (int i = 0; i < kO; ++i) __stcg(out + 128 * i, o[i]);
     __stcg(out + 128 * kO, rows.sum[0]);
@@ -59,7 +58,7 @@ class PartMerger {
   }
 
   __device__ void add(int part, RowState& rows, float (&o)[kO]) const {
-    const float* const in = values_of(tile_.segment - tile_.part + part);
+    const float* const in = values_of(part);
     const int anchor = static_cast<int>(__ldcg(in + 128 * (kO + 4)));
     const int most = anchor > rows.anchor ? anchor : rows.anchor;
     float keep[2], take[2];

@@ -29,7 +29,8 @@ __device__ inline int exponent(const device::OperandScales& scales, std::int64_t
 
 /// One warp, a tile ahead of the others: takes tiles, says what they are, copies Q. What it knows
 /// of a tile lies in shared memory, and its lane is read anew, for want of registers. Waits on
-/// q_empty, q_read; signals tile_full, q_full; owns what it writes until then, and `taken`.
+/// q_empty, rows_read; signals tile_full, q_full, rows_full; owns what it writes until then, and
+/// `taken`.
 template <class Config>
 class TileProducer {
  public:
@@ -48,14 +49,6 @@ class TileProducer {
   }
 
  private:
-  /// The first `count` tiles of an order.
-  struct FirstTiles {
-    attention::DenseOrder order;
-    std::int32_t count;
-    __device__ std::int32_t size() const { return count; }
-    __device__ attention::WorkTile at(std::int32_t index) const { return order.at(index); }
-  };
-
   /// The call's, with tiles as constants.
   __device__ attention::TileShape shape() const {
     attention::TileShape shape = params_.shape;
@@ -77,40 +70,56 @@ class TileProducer {
     }
   }
 
+  /// Short tiles and what else is left of whole rounds: this CTA's share, in segments. Those of
+  /// short tiles are due when whole tiles of the same section are, which read the same keys.
   __device__ void run_dense() {
     using namespace attention;
-    if (params_.partials != nullptr) take_share();
-    const DenseOrder order{shape(), params_.batch, params_.seqlen_q, params_.seqlen_k};
-    const std::int32_t ctas = static_cast<std::int32_t>(gridDim.x);
-    const std::int32_t all = order.size();
-    TileScheduler tiles(FirstTiles{order, params_.partials != nullptr ? all / ctas * ctas : all},
-                        StaticCounter(static_cast<std::int32_t>(blockIdx.x), ctas), true);
-    std::int32_t segment = params_.partials != nullptr ? 0 : kMostSegments;
+    const bool divided = params_.partials != nullptr;
+    const bool apart = divided && params_.tail.short_tiles > 0;
+    const DenseOrder order{
+        shape(), params_.batch,
+        apart ? params_.seqlen_q / Config::kTileM * Config::kTileM : params_.seqlen_q,
+        params_.seqlen_k};
+    const std::int32_t count = divided ? params_.tail.whole_tiles() : order.size();
+    StaticCounter counter(static_cast<std::int32_t>(blockIdx.x),
+                          static_cast<std::int32_t>(gridDim.x));
+    std::int32_t number = counter.next(), index = 0;
+    take_segment(divided, index);
     while (true) {
-      WorkTile tile = tiles.next();
-      TailSegment of_share;
-      if (!tile.valid()) {
-        if (segment == kMostSegments) return;
-        of_share = smem_.share[segment++];
-        if (!of_share.valid()) return;
-        tile = order.at(of_share.tile);
+      const TailSegment& segment = smem_.segment;
+      if (segment.valid() && (number >= count || is_due(segment, number))) {
+        hand_over(tile_of(order, segment), segment);
+        take_segment(true, ++index);
+      } else if (number < count) {
+        hand_over(order.at(number), TailSegment());
+        number = counter.next();
+      } else {
+        return;
       }
-      hand_over(tile, of_share);
     }
   }
 
-  /// This CTA's part of the last round.
-  __device__ void take_share() {
-    const attention::TileShape shape = this->shape();
-    const std::int32_t tiles = params_.batch * shape.num_heads * shape.m_blocks(params_.seqlen_q);
-    const std::int64_t blocks = (params_.seqlen_k + Config::kTileN - 1) / Config::kTileN;
-    const attention::SplitTail split{static_cast<std::int32_t>(gridDim.x), tiles,
-                                     static_cast<std::int32_t>(blocks)};
-    const int index = ptx::lane_now();
-    if (index < kMostSegments) {
-      smem_.share[index] = split.at(static_cast<std::int32_t>(blockIdx.x), index);
+  __device__ void take_segment(bool divided, std::int32_t index) {
+    __syncwarp();  // every lane has read the one before
+    if (ptx::lane_now() == 0) {
+      smem_.segment = divided ? params_.tail.at(static_cast<std::int32_t>(blockIdx.x), index)
+                              : attention::TailSegment();
     }
     __syncwarp();
+  }
+  __device__ attention::WorkTile tile_of(const attention::DenseOrder& order,
+                                         const attention::TailSegment& segment) const {
+    if (segment.is_short == 0) return order.at(params_.tail.whole_tiles() + segment.tile);
+    const std::int32_t heads = params_.shape.num_heads;
+    return {.batch = segment.tile / heads,
+            .head = segment.tile % heads,
+            .m_block = static_cast<std::int32_t>(params_.seqlen_q / Config::kTileM)};
+  }
+  /// Beside whole tile `number`.
+  __device__ bool is_due(const attention::TailSegment& segment, std::int32_t number) const {
+    const std::int32_t heads = params_.shape.pairs_per_section * params_.shape.heads_per_kv();
+    const auto m_blocks = static_cast<std::int32_t>(params_.seqlen_q) / Config::kTileM;
+    return segment.is_short != 0 && segment.tile / heads * m_blocks <= number / heads;
   }
 
   __device__ void hand_over(const attention::WorkTile& tile,
@@ -137,9 +146,11 @@ class TileProducer {
     ptx::mbarrier_wait(shared_address(&smem_.q_empty[buffer_]), buffer_phase_ ^ 1);
   }
   __device__ void finish() {
-    if (ptx::lane_now() == 0) smem_.tile[buffer_].valid = 0;
+    if (ptx::lane_now() == 0) smem_.tile[buffer_].parts = 0;
     ptx::mbarrier_arrive(shared_address(&smem_.tile_full[buffer_]));
-    ptx::mbarrier_arrive(shared_address(&smem_.q_full[buffer_]));
+    if constexpr (Config::kQBuffers == 2) {
+      ptx::mbarrier_arrive(shared_address(&smem_.q_full[buffer_]));
+    }
   }
 
   __device__ void take(const attention::WorkTile& tile, const attention::TailSegment& segment) {
@@ -149,11 +160,9 @@ class TileProducer {
     record.m_block = tile.m_block;
     record.n_begin = segment.n_begin;
     record.n_end = segment.n_end;
-    record.valid = 1;
     record.parts = segment.parts;
     record.part = segment.part;
     record.slot = segment.slot;
-    record.segment = segment.segment;
   }
   __device__ void take_lengths(std::int32_t batch) {
     TakenTile& taken = smem_.taken;
@@ -214,25 +223,46 @@ class TileProducer {
       smem_.blocks[buffer_][part] = blocks_of(record, part);
     }
     ptx::mbarrier_arrive(shared_address(&smem_.tile_full[buffer_]));
-    std::uint64_t* const full = &smem_.q_full[buffer_];
     if constexpr (Config::kQBuffers == 1) {
-      ptx::mbarrier_wait(shared_address(&smem_.q_read), q_phase_ ^ 1);
-      q_phase_ ^= 1;
+      copy_rows_as_read();
+    } else {
+      std::uint64_t* const full = &smem_.q_full[buffer_];
+      if (ptx::lane_now() != 0) {
+        ptx::mbarrier_arrive(shared_address(full));
+        return;
+      }
+      using namespace cuda::ptx;
+      mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, sizeof(smem_.q[0]));
+      for (int part = 0; part < Config::kConsumers; ++part) copy_rows(part, full);
     }
-    if (ptx::lane_now() != 0) {
-      ptx::mbarrier_arrive(shared_address(full));
-      return;
-    }
+  }
+
+  /// Of one Q, the rows of each warpgroup as soon as it, and those before it, have read theirs.
+  __device__ void copy_rows_as_read() {
     using namespace cuda::ptx;
-    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, sizeof(smem_.q[0]));
-    for (int i = 0; i < Config::kConsumers * Config::kQkParts; ++i) {
-      const int rows = i / Config::kQkParts, part = i % Config::kQkParts;
+    for (int part = 0; part < Config::kConsumers; ++part) {
+      ptx::mbarrier_wait(shared_address(&smem_.rows_read[part]), rows_phase_ ^ 1);
+      if (ptx::lane_now() != 0) continue;
+      std::uint64_t* const full = &smem_.rows_full[part];
+      mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
+                                sizeof(smem_.q[0]) / Config::kConsumers);
+      copy_rows(part, full);
+    }
+    rows_phase_ ^= 1;
+  }
+
+  /// Q of a warpgroup's 64 rows, by one thread.
+  __device__ void copy_rows(int part, std::uint64_t* full) {
+    const TileRecord& record = smem_.tile[buffer_];
+    constexpr int kBytes = 64 * Config::kQkPartBytes;
+    for (int i = 0; i < Config::kQkParts; ++i) {
       const std::int32_t at[3] = {
-          part * (Config::kHeadDim / Config::kQkParts), record.head,
-          smem_.taken.q_begin + record.m_block * Config::kTileM + 64 * rows};
-      cp_async_bulk_tensor(space_cluster, space_global,
-                           &smem_.q[buffer_ % Config::kQBuffers][i * 64 * Config::kQkPartBytes],
-                           &params_.q_map, at, full);
+          i * (Config::kHeadDim / Config::kQkParts), record.head,
+          smem_.taken.q_begin + record.m_block * Config::kTileM + 64 * part};
+      cuda::ptx::cp_async_bulk_tensor(
+          cuda::ptx::space_cluster, cuda::ptx::space_global,
+          &smem_.q[buffer_ % Config::kQBuffers][(part * Config::kQkParts + i) * kBytes],
+          &params_.q_map, at, full);
     }
   }
 
@@ -287,7 +317,7 @@ class TileProducer {
   Plan& smem_;
   int buffer_ = 0;
   unsigned buffer_phase_ = 0;
-  unsigned q_phase_ = 0;
+  unsigned rows_phase_ = 0;
 };
 
 }  // namespace mxfa::sm90::forward
