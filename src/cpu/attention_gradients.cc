@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,12 @@ std::vector<BackwardQueries> share_queries(const BackwardCall& call) {
     std::int64_t pair, h, row, rows;
   };
   std::vector<Part> parts;
+  const std::int64_t heads = problem.heads_per_kv();
+  std::vector<std::atomic<std::int64_t>> left(  // parts of a head that are not done
+      static_cast<std::size_t>(problem.batch * problem.num_heads_kv * heads));
+  const auto left_of = [&](const Part& part) -> std::atomic<std::int64_t>& {
+    return left[static_cast<std::size_t>(part.pair * heads + part.h)];
+  };
   std::byte* memory = call.shared_queries;
   for (std::int64_t sequence = 0; sequence < problem.batch; ++sequence) {
     const attention::Sequence lengths = problem.seqlens().at(sequence);
@@ -32,20 +39,19 @@ std::vector<BackwardQueries> share_queries(const BackwardCall& call) {
       if (lengths.seqlen_k == 0) continue;
       constexpr std::int64_t kRows = 2 * kTileQueries;
       const std::int64_t rows = shared.back().rows();
-      for (std::int64_t h = 0; h < problem.heads_per_kv(); ++h) {
+      for (std::int64_t h = 0; h < heads; ++h) {
         for (std::int64_t row = 0; row < rows; row += kRows) {
           parts.push_back({std::ssize(shared) - 1, h, row, std::min(kRows, rows - row)});
+          ++left_of(parts.back());
         }
       }
     }
   }
   core::parallel_for(std::ssize(parts), [&](std::int64_t i) {
     const Part& part = parts[static_cast<std::size_t>(i)];
-    shared[static_cast<std::size_t>(part.pair)].prepare_rows(part.h, part.row, part.rows);
-  });
-  core::parallel_for(std::ssize(shared) * problem.heads_per_kv(), [&](std::int64_t i) {
-    shared[static_cast<std::size_t>(i / problem.heads_per_kv())].finish_head(
-        i % problem.heads_per_kv());
+    BackwardQueries& queries = shared[static_cast<std::size_t>(part.pair)];
+    queries.prepare_rows(part.h, part.row, part.rows);
+    if (--left_of(part) == 0) queries.finish_head(part.h);
   });
   return shared;
 }
