@@ -95,6 +95,7 @@ io::Record BackwardCase::record() const {
                                     "mxfa mxfp8 (dp bf16)",
                                     "mxfa mxfp8 (qk bf16, dp bf16)",
                                     "mxfa mxfp8 (leak-free)"};
+  static_assert(std::size(kImpls) == std::size(kBackwardVariants));
   io::Record record;
   record.routine = "attention_backward";
   record.shape = tensors_.shape().record();

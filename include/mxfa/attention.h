@@ -75,7 +75,7 @@ struct Options {
   bool half_scores = false;
   PScale p_scale = PScale::kConstant;  ///< others: Blackwell GPUs only, not with leak_free
   /// Devices only. The same operands (Recipe::kHopper's), then attention in FP32 by a plain kernel
-  /// that any architecture runs: slow, for checking. o: kBF16 or kF32, side by side; no qk_bf16.
+  /// that any architecture runs: slow, for checking. o: kBF16 or kF32, side by side; no dials.
   bool exact = false;
   ScaleRule scale_rule = ScaleRule::kRoundUp;    ///< of everything that is quantized in the call
   BlockShape output_shape = BlockShape::k32x32;  ///< of outputs in MXFP8
@@ -103,8 +103,8 @@ struct Options {
 //                      side by side, on 16 bytes; o but in BF16; gradients in F32; dk and dv in
 //                      MXFP8 of head_dim but 32, 64, 96, 128; these lying apart; delta; dq_seq;
 //                      deterministic with a mask where q is broadcast
-//   sm_100a  forward   qk_bf16; dp_bf16; half_scores; p_scale but kConstant with leak_free; o in
-//   F32 or sm_103a            lying apart
+//   sm_100a  forward   qk_bf16; dp_bf16; half_scores; p_scale but kConstant with leak_free;
+//   sm_103a            o in F32 or lying apart
 //            backward  all of it
 // (Lying apart: dense, and the stride of the batch is not seqlen * the stride of a token.)
 

@@ -166,6 +166,7 @@ void prefetch_sums(const float* c, const SumLayout& layout, std::int64_t row, st
 template <bool Accumulate>
 void multiply_squares(const PanelProduct& g, std::int64_t row, std::int64_t down, Left left) {
   constexpr std::int64_t kStepB = kDepth / 2 * kPanel * 2;
+  static_assert(kPanel == 2 * (2 * kTile));  // squares lie two by two in B
   const LeftLayout layout = left.layout;
   const SumLayout sums = g.c_layout;
   const std::int64_t across = g.n / (2 * kTile), steps = g.k / kDepth;

@@ -95,9 +95,10 @@ struct Gradients {
 class BackwardBatch {
  public:
   explicit BackwardBatch(const BackwardCase& test) : test_(test) {
-    q_ = make_rows(test.cu_seqlens_q, test.num_heads, 1, test.sigma_q, test.spread);
-    k_ = make_rows(test.cu_seqlens_k, test.num_heads_kv, 2, 1.0, test.spread);
-    v_ = make_rows(test.cu_seqlens_k, test.num_heads_kv, 3, 1.0, test.spread);
+    const Spread spread{.groups = test.spread, .tokens = test.token_spread};
+    q_ = make_rows(test.cu_seqlens_q, test.num_heads, 1, test.sigma_q, spread);
+    k_ = make_rows(test.cu_seqlens_k, test.num_heads_kv, 2, 1.0, spread);
+    v_ = make_rows(test.cu_seqlens_k, test.num_heads_kv, 3, 1.0, spread);
     for (std::int64_t i = 0; test.nan_v >= 0 && i < v_.heads * v_.dim; ++i) {
       v_.values[test.nan_v * v_.heads * v_.dim + i] = std::nanf("");
     }
@@ -105,7 +106,7 @@ class BackwardBatch {
     if (test.broadcast_q) {
       for (std::int64_t s = 1; s < test.batch(); ++s) cu_o.push_back(cu_o.back() + cu_o[1]);
     }
-    dout_ = make_rows(cu_o, test.num_heads, 4, test.dout_sigma, test.dout_spread);
+    dout_ = make_rows(cu_o, test.num_heads, 4, test.dout_sigma, {.groups = test.dout_spread});
     for (float& value : dout_.values) {
       value = mx::round_bf16(value + static_cast<float>(test.dout_mean));
     }
@@ -161,15 +162,18 @@ class BackwardBatch {
   Results run(const Wants& wants) const;
 
  private:
+  struct Spread {
+    double groups = 0.0, tokens = 0.0;
+  };
   PackedRows make_rows(std::vector<std::int32_t> cu, std::int64_t heads, std::uint64_t seed,
-                       double sigma, double spread) const {
+                       double sigma, const Spread& spread) const {
     PackedRows rows{.cu = std::move(cu), .heads = heads, .dim = test_.head_dim, .values = {}};
     Rng rng(seed);
     rows.values = rng.normal_values<float>(rows.total() * heads * rows.dim, sigma);
     float factor = 1.0f;
     for (std::int64_t row = 0; row < rows.total(); ++row) {
-      if (row % 32 == 0 || (seed < 4 && test_.token_spread > 0)) {
-        const double most = spread + (seed < 4 ? test_.token_spread : 0.0);
+      if (row % 32 == 0 || spread.tokens > 0) {
+        const double most = spread.groups + spread.tokens;
         factor = static_cast<float>(std::exp2(rng.uniform(-most, most)));
       }
       for (std::int64_t i = 0; i < heads * rows.dim; ++i) {

@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <stdexcept>
+
 #include "kernels/sm90/backward_support.h"
 #include "reference/attention.h"
 #include "support/compare.h"
@@ -356,8 +359,10 @@ INSTANTIATE_TEST_SUITE_P(Cases, Backward, ::testing::ValuesIn(kCases),
 
 std::vector<BackwardCase> cases_of(const std::vector<std::string>& names) {
   std::vector<BackwardCase> cases;
-  for (const BackwardCase& test : kCases) {
-    if (std::ranges::find(names, test.name) != names.end()) cases.push_back(test);
+  for (const std::string& name : names) {
+    const auto* const found = std::ranges::find(kCases, name, &BackwardCase::name);
+    if (found == std::end(kCases)) throw std::invalid_argument("no case is named " + name);
+    cases.push_back(*found);
   }
   return cases;
 }

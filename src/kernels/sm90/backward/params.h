@@ -39,7 +39,7 @@ struct RowsParams {
   std::int64_t lse_head_stride = 0;
   std::int64_t delta_head_stride = 0;
   std::int32_t* anchors = nullptr;  ///< largest exponent - kNoExponent; 0: no row yet
-  void* records = nullptr;          ///< RowRecord, or HalfRowRecord for half scores
+  void* records = nullptr;          ///< RowRecord, HalfRowRecord or TokenRowRecord
   std::int64_t records_head_stride = 0;
   float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
   /// Operands of S^T, of dP^T are BF16, which have no exponents.

@@ -60,7 +60,7 @@ class Warpgroup {
   }
   /// One thread of the warpgroup; by whole warps.
   __device__ bool leads() const { return warp_ == 0 && ptx::elect_one(); }
-  /// By each thread, of what its warp has done with: one lane's arrivals are 1% slower, and
+  /// By each thread, of what it has done with: one lane's arrivals are 1% slower, and
   /// racecheck does not follow them.
   __device__ void arrive(std::size_t member, int index) const {
     ptx::mbarrier_arrive(barrier(member, index));
