@@ -178,11 +178,13 @@ TEST(BackwardNan, StaysWhereTheMaskHoldsIt) {
     const Wanted want = expected(batch, test);
     const auto dq = gradient(got.dq, batch.q(), batch.pitch());
     const auto dv = gradient(got.dv, batch.k(), batch.pitch());
-    // Where some GEMMs take BF16, the oracle's operands are not those of the others.
+    // Where some GEMMs take BF16, the oracle's operands are not those of the others: 26.6 dB or
+    // more of dQ; else 31.5 and more.
     const bool bf16 = product == Product::kBf16S || product == Product::kBf16Dp;
-    const Tolerance tolerance{.metric = Metric::kSqnrDb, .limit = bf16 ? 24.0 : 28.0};
-    EXPECT_TRUE(expect_close(dq, want.oracle_dq, tolerance, {.label = "dq", .cols = 64}));
-    EXPECT_TRUE(expect_close(dv, want.oracle_dv, tolerance, {.label = "dv", .cols = 64}));
+    const Tolerance of_dq{.metric = Metric::kSqnrDb, .limit = bf16 ? 24.0 : 28.0};
+    const Tolerance of_dv{.metric = Metric::kSqnrDb, .limit = 28.0};
+    EXPECT_TRUE(expect_close(dq, want.oracle_dq, of_dq, {.label = "dq", .cols = 64}));
+    EXPECT_TRUE(expect_close(dv, want.oracle_dv, of_dv, {.label = "dv", .cols = 64}));
     const auto nans = std::count_if(dq.begin(), dq.end(), [](double x) { return std::isnan(x); });
     // The group of V begins at key 160, which query 60 is the first to see.
     EXPECT_EQ(nans, 40 * 64) << static_cast<int>(product);
