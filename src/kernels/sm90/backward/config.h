@@ -171,6 +171,18 @@ struct KeyRecord {
   float k_relative[kKGroups];  ///< 2^(K's - reference)
 };
 
+/// Where the queries of a key tile begin, and their tiles that see it.
+struct QueryPlace {
+  std::int32_t q_row, o_row;    ///< packed
+  std::int32_t q_tile, o_tile;  ///< of 64 rows
+  std::int32_t m_begin, m_end;
+  std::int32_t full_begin, full_end;  ///< queries that see all of the keys
+  std::int32_t seqlen_q, seqlen_k;
+  std::int32_t head;  ///< of K and V; below 0: there are no more key tiles
+  std::int32_t tile;  ///< the key tile, in its sequence
+  std::int32_t turn;  ///< key tiles before it; of the batch, where they share queries
+};
+
 /// Of the keys of a tile where every token has a scale: what KeyRecord has for groups is for the 16
 /// keys of a warp, by their largest exponents.
 struct KeyTokens {
@@ -259,21 +271,24 @@ struct SmemPlan {
   typename Config::Record rows[Config::kRecords];
   StageRecord stage[Config::kTileRecords];
   KeyRecord keys[Config::kKeyBuffers];
+  QueryPlace place[Config::kKeyBuffers];
   DqRecord dq_record[Config::kDqBuffers];  ///< of what is staged
   alignas(16) std::uint32_t
       amax[Config::kAmaxBuffers][Config::kConsumers][4];  ///< of each warp's dS, K folded
   /// Of each consumer's dS for dQ, K's reference left out.
   alignas(8) std::int32_t ds_exponent[Config::kAmaxBuffers][Config::kConsumers];
-  std::uint64_t key_full[Config::kKeyBuffers];   ///< producer's lanes + bytes
-  std::uint64_t key_empty[Config::kKeyBuffers];  ///< every thread of consumers and dQ
-  std::uint64_t rows_full[Config::kStages];      ///< producer + bytes: Q, dO, record
-  std::uint64_t rows_empty[Config::kStages];     ///< consumer threads, columns
-  std::uint64_t columns_full[Config::kStages];   ///< producer + bytes: Q^T, dO^T
-  std::uint64_t columns_empty[Config::kStages];  ///< every consumer thread
-  std::uint64_t ds_full[Config::kDsBuffers];     ///< every consumer thread
-  std::uint64_t ds_empty[Config::kDsBuffers];    ///< every thread of dQ
-  std::uint64_t dq_full[Config::kDqBuffers];     ///< likewise
-  std::uint64_t dq_empty[Config::kDqBuffers];    ///< the adder
+  std::uint64_t place_full[Config::kKeyBuffers];   ///< the producer of keys
+  std::uint64_t place_empty[Config::kKeyBuffers];  ///< that of rows
+  std::uint64_t key_full[Config::kKeyBuffers];     ///< producer's lanes + bytes
+  std::uint64_t key_empty[Config::kKeyBuffers];    ///< every thread of consumers and dQ
+  std::uint64_t rows_full[Config::kStages];        ///< producer + bytes: Q, dO, record
+  std::uint64_t rows_empty[Config::kStages];       ///< consumer threads, columns
+  std::uint64_t columns_full[Config::kStages];     ///< producer + bytes: Q^T, dO^T
+  std::uint64_t columns_empty[Config::kStages];    ///< every consumer thread
+  std::uint64_t ds_full[Config::kDsBuffers];       ///< every consumer thread
+  std::uint64_t ds_empty[Config::kDsBuffers];      ///< every thread of dQ
+  std::uint64_t dq_full[Config::kDqBuffers];       ///< likewise
+  std::uint64_t dq_empty[Config::kDqBuffers];      ///< the adder
   std::conditional_t<Config::kTokenScales, KeyTokens, NoKeyTokens> tokens;
   static_assert(!Config::kTokenScales || Config::kKeyBuffers == 1);
 };

@@ -8,8 +8,8 @@
 
 namespace mxfa::sm90::backward {
 
-/// Of the warpgroups: the producer is a warp of the first, the adder and what loads columns are a
-/// thread each of two others of it; consumers come between.
+/// Of the warpgroups: the producers of rows and of keys are a warp each of the first, the adder and
+/// what loads columns a thread each of the two others of it; consumers come between.
 inline constexpr int kLoadingWarpgroup = 0, kFirstConsumer = 1;
 template <class Config>
 inline constexpr int kDqWarpgroup = kFirstConsumer + Config::kConsumers;
@@ -22,6 +22,8 @@ __device__ inline void backward(const BackwardParams& params) {
   constexpr int kConsumerThreads = 128 * Config::kConsumers, kDqThreads = 128;
   if (threadIdx.x == 0) {
     for (int i = 0; i < Config::kKeyBuffers; ++i) {
+      cuda::ptx::mbarrier_init(&smem.place_full[i], 1);
+      cuda::ptx::mbarrier_init(&smem.place_empty[i], 1);
       cuda::ptx::mbarrier_init(&smem.key_full[i], 32);
       cuda::ptx::mbarrier_init(&smem.key_empty[i], kConsumerThreads + kDqThreads);
     }
@@ -45,9 +47,10 @@ __device__ inline void backward(const BackwardParams& params) {
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   if (warpgroup == kLoadingWarpgroup) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Config::kProducerRegisters));
-    if (threadIdx.x < 32) Producer<Config>(params, smem).run();
+    if (threadIdx.x < 32) RowProducer<Config>(params, smem).run();
     if (threadIdx.x == 32) add_dq_pieces<Config>(params, smem);
     if (threadIdx.x == 64) load_columns<Config>(params, smem);
+    if (threadIdx.x >= 96) KeyProducer<Config>(params, smem).run();
   } else if (warpgroup == kDqWarpgroup<Config>) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Config::kDqRegisters));
     DqMaker<Config>(params, smem).run();

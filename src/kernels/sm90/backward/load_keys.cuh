@@ -1,0 +1,254 @@
+#pragma once
+
+#include <cuda/ptx>
+
+#include "device/jagged.cuh"
+#include "device/warp_fetch_add.cuh"
+#include "kernels/sm90/backward/config.h"
+#include "kernels/sm90/backward/params.h"
+#include "kernels/sm90/common/mma.cuh"
+#include "ptx/mbarrier.cuh"
+
+/// The role that takes key tiles.
+namespace mxfa::sm90::backward {
+
+/// Rows of a head from `row` on, part by part.
+template <class Config, class Rows, std::size_t kBytes>
+__device__ inline void copy_parts(std::uint8_t (&to)[kBytes], const CUtensorMap& map, int head,
+                                  int row, std::uint64_t* full) {
+  constexpr int kColumns = Config::kHeadDim / Rows::kParts;
+#pragma unroll
+  for (int part = 0; part < Rows::kParts; ++part) {
+    const std::int32_t from[3] = {part * kColumns, head, row};
+    cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global,
+                                    to + part * (kBytes / Rows::kParts), &map, from, full);
+  }
+}
+
+/// One warp: takes key tiles, tells the producer of rows where their queries are, and copies K, V,
+/// K^T. Waits on place_empty, key_empty; signals place_full, key_full.
+template <class Config>
+class KeyProducer {
+ public:
+  using Plan = SmemPlan<Config>;
+
+  __device__ KeyProducer(const BackwardParams& params, Plan& smem)
+      : params_(params), smem_(smem), lane_(threadIdx.x & 31) {}
+
+  __device__ void run() {
+    const Sides& sides = params_.sides;
+    const int works = static_cast<int>(sides.k.tiles(sides.k.batch)) * sides.num_heads_kv;
+    int sequence = 0;
+    while (true) {
+      ptx::mbarrier_wait(shared_address(&smem_.place_empty[buffer_]), phase_ ^ 1);
+      // Also the first by the counter: a work's predecessors have then been taken by running CTAs.
+      const int work = device::WarpFetchAdd{params_.counter}();
+      if (work >= works) break;
+      if (take(work, sequence) && ++buffer_ == Config::kKeyBuffers) {
+        buffer_ = 0;
+        phase_ ^= 1;
+      }
+    }
+    if (lane_ != 0) return;
+    smem_.place[buffer_].head = -1;
+    ptx::mbarrier_arrive(shared_address(&smem_.place_full[buffer_]));
+  }
+
+ private:
+  /// Where every token has a scale: of keys lane, lane + 32, ..; a key that does not exist has its
+  /// warp's.
+  struct TokenExponents {
+    static constexpr int kCount = kTileN / 32;
+    int k[kCount], v[kCount];
+    bool exists[kCount];
+
+    __device__ TokenExponents(const BackwardParams& params, const KeyRecord& keys, int lane) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int token = 32 * i + lane;
+        const auto exponent = [&](const device::OperandScales& scales) {
+          return scale_exponent(__ldg(scales.data + (keys.out_row + token) * scales.row_stride +
+                                      keys.head * scales.head_stride));
+        };
+        exists[i] = keys.key0 + token < keys.seqlen_k;
+        k[i] = exists[i] ? exponent(params.k_scales) : -127;
+        v[i] = exists[i] ? exponent(params.v_scales) : -127;
+      }
+    }
+    __device__ int largest_k() const { return max(max(k[0], k[1]), max(k[2], k[3])); }
+    /// Of 16 lanes.
+    static __device__ int largest_of_warp(int exponent) {
+#pragma unroll
+      for (int step = 1; step < 16; step *= 2) {
+        exponent = max(exponent, __shfl_xor_sync(~0u, exponent, step));
+      }
+      return exponent;
+    }
+    /// `reference`: K's largest.
+    __device__ void store(KeyTokens& out, int reference, int lane) const {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int of_k = largest_of_warp(k[i]), of_v = largest_of_warp(v[i]);
+        const unsigned differ = __ballot_sync(~0u, exists[i] && (k[i] != of_k || v[i] != of_v));
+        out.k_within[32 * i + lane] = power_of_two(exists[i] ? k[i] - of_k : 0);
+        out.v_within[32 * i + lane] = power_of_two(exists[i] ? v[i] - of_v : 0);
+        if (lane % 16 != 0) continue;
+        const int warp = 2 * i + lane / 16;
+        out.k_factor[warp] = power_of_two(of_k);
+        out.k_relative[warp] = power_of_two(of_k - reference);
+        out.v_factor[warp] = power_of_two(of_v);
+        out.differ[warp] = differ >> lane & 0xFFFFu;
+      }
+    }
+  };
+
+  /// Queries that see some of a tile's keys, and those that see all.
+  struct Rows {
+    int begin, end, full_begin, full_end;
+  };
+
+  /// False where no query sees the keys.
+  __device__ bool take(int work, int& sequence) {
+    const Sides& sides = params_.sides;
+    sequence = device::find_sequence(sides.k, sequence, work / sides.num_heads_kv);
+    // Tiles of a head side by side: they read the same Q and dO.
+    const int first = static_cast<int>(sides.k.tiles(sequence));
+    const int count = static_cast<int>(sides.k.tiles(sequence + 1)) - first;
+    const int here = work - first * sides.num_heads_kv, tile = here % count;
+    const int q_sequence = sides.broadcast_q ? 0 : sequence;
+    const int q_row = static_cast<int>(sides.q.tokens(q_sequence));
+    const std::int64_t k_begin = sides.k.tokens(sequence);
+    KeyRecord keys;
+    keys.key0 = tile * kTileN;
+    keys.out_row = k_begin + keys.key0;
+    keys.seqlen_q = static_cast<int>(sides.q.tokens(q_sequence + 1)) - q_row;
+    keys.seqlen_k = static_cast<int>(sides.k.tokens(sequence + 1) - k_begin);
+    keys.head = here / count;
+    const Rows rows = find_rows(keys);
+    if (rows.begin >= rows.end) {
+      store_zeros(keys);
+      return false;
+    }
+    if (lane_ == 0) {
+      smem_.place[buffer_] = {.q_row = q_row,
+                              .o_row = static_cast<int>(sides.o.tokens(sequence)),
+                              .q_tile = 2 * static_cast<int>(sides.q.tiles(q_sequence)),
+                              .o_tile = 2 * static_cast<int>(sides.o.tiles(sequence)),
+                              .m_begin = rows.begin / kTileM,
+                              .m_end = (rows.end + kTileM - 1) / kTileM,
+                              .full_begin = rows.full_begin,
+                              .full_end = rows.full_end,
+                              .seqlen_q = keys.seqlen_q,
+                              .seqlen_k = keys.seqlen_k,
+                              .head = keys.head,
+                              .tile = tile,
+                              .turn = tile + (sides.broadcast_q ? first : 0)};
+      ptx::mbarrier_arrive(shared_address(&smem_.place_full[buffer_]));
+    }
+    copy_keys(sequence, keys, tile);
+    return true;
+  }
+
+  /// Where keys end within the tile none sees all. Lane 0 looks for the former, 1 and 2 for those
+  /// that see the last and the first.
+  __device__ Rows find_rows(const KeyRecord& keys) const {
+    const int end = keys.key0 + kTileN, from = lane_ == 1 ? end - 1 : keys.key0;
+    const attention::KeyRange rows = attention::seeing_rows(
+        params_.mask, keys.seqlen_q, keys.seqlen_k, from, lane_ == 0 ? end : from + 1);
+    const int row_begin = static_cast<int>(rows.begin), row_end = static_cast<int>(rows.end);
+    const auto of_lane = [](int value, int lane) { return __shfl_sync(~0u, value, lane); };
+    return {of_lane(row_begin, 0), of_lane(row_end, 0),
+            max(of_lane(row_begin, 1), of_lane(row_begin, 2)),
+            end > keys.seqlen_k ? 0 : min(of_lane(row_end, 1), of_lane(row_end, 2))};
+  }
+
+  __device__ void copy_keys(int sequence, const KeyRecord& keys, int tile) {
+    if constexpr (Config::kTokenScales) {
+      const TokenExponents exponents(params_, keys, lane_);
+      const int largest = __reduce_max_sync(~0u, exponents.largest_k());
+      wait_for_keys();
+      exponents.store(smem_.tokens, largest, lane_);
+      copy_keys(sequence, keys, tile, largest);
+    } else {
+      copy_keys(sequence, keys, tile, store_group_factors(sequence, keys));
+    }
+  }
+  __device__ void wait_for_keys() const {
+    ptx::mbarrier_wait(shared_address(&smem_.key_empty[buffer_]), phase_ ^ 1);
+  }
+
+  /// Lanes 0..3 take K's exponents, 4..7 V's (which BF16 has not). Returns K's largest.
+  __device__ int store_group_factors(int sequence, const KeyRecord& keys) const {
+    const device::OperandScales& scales = lane_ < kKGroups ? params_.k_scales : params_.v_scales;
+    const int group = keys.key0 / kScaleGroup + lane_ % kKGroups;
+    int exponent = -127;
+    constexpr int kLanes = Config::DpProduct::kBf16 ? kKGroups : 2 * kKGroups;
+    if (lane_ < kLanes && group * kScaleGroup < keys.seqlen_k) {
+      exponent = scale_exponent(
+          __ldg(scales.data + (params_.sides.k.groups(sequence) + group) * scales.row_stride +
+                keys.head * scales.head_stride));
+    }
+    int largest = lane_ < kKGroups ? exponent : -127;
+    largest = __reduce_max_sync(~0u, largest);
+    wait_for_keys();
+    KeyRecord& out = smem_.keys[buffer_];
+    if (lane_ < kKGroups) {
+      out.k_factor[lane_] = Config::SProduct::kBf16 ? 1.0f : power_of_two(exponent);
+      out.k_relative[lane_] = power_of_two(exponent - largest);
+    } else if (lane_ < 2 * kKGroups) {
+      out.v_factor[lane_ - kKGroups] = Config::DpProduct::kBf16 ? 1.0f : power_of_two(exponent);
+    }
+    return largest;
+  }
+
+  /// `reference`: of K's exponents.
+  __device__ void copy_keys(int sequence, const KeyRecord& keys, int tile, int reference) {
+    KeyRecord& out = smem_.keys[buffer_];
+    std::uint64_t* const full = &smem_.key_full[buffer_];
+    if (lane_ != 0) {
+      ptx::mbarrier_arrive(shared_address(full));
+      return;
+    }
+    out.out_row = keys.out_row;
+    out.key0 = keys.key0;
+    out.seqlen_q = keys.seqlen_q;
+    out.seqlen_k = keys.seqlen_k;
+    out.head = keys.head;
+    out.reference = reference;
+    using namespace cuda::ptx;
+    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
+                              sizeof(smem_.k[0]) + sizeof(smem_.v[0]) + sizeof(smem_.kt[0]));
+    const int row = static_cast<int>(keys.out_row);
+    copy_parts<Config, typename Config::SProduct>(smem_.k[buffer_], params_.k_map, keys.head, row,
+                                                  full);
+    copy_parts<Config, typename Config::DpProduct>(smem_.v[buffer_], params_.v_map, keys.head, row,
+                                                   full);
+    const std::int32_t column =
+        static_cast<std::int32_t>((params_.sides.k.tiles(sequence) + tile) * mx::kAtomRows);
+    const std::int32_t columns_at[2] = {column, keys.head * Config::kHeadDim};
+    cp_async_bulk_tensor(space_cluster, space_global, smem_.kt[buffer_], &params_.kt_map,
+                         columns_at, full);
+  }
+
+  /// No query sees these keys.
+  __device__ void store_zeros(const KeyRecord& keys) const {
+    const int rows = keys.seqlen_k - keys.key0 < kTileN ? keys.seqlen_k - keys.key0 : kTileN;
+    const int pairs = params_.columns / 2;
+    for (int i = lane_; i < rows * pairs; i += 32) {
+      const std::int64_t row = keys.out_row + i / pairs;
+      for (const GradientOut& out : {params_.dk, params_.dv}) {
+        if (out.data == nullptr) continue;
+        auto* const target = out.data + row * out.token_stride + keys.head * out.head_stride;
+        reinterpret_cast<std::uint32_t*>(target)[i % pairs] = 0;
+      }
+    }
+  }
+
+  const BackwardParams& params_;
+  Plan& smem_;
+  int lane_;
+  int buffer_ = 0;
+  unsigned phase_ = 0;
+};
+
+}  // namespace mxfa::sm90::backward
