@@ -178,9 +178,11 @@ struct QueryPlace {
   std::int32_t m_begin, m_end;
   std::int32_t full_begin, full_end;  ///< queries that see all of the keys
   std::int32_t seqlen_q, seqlen_k;
-  std::int32_t head;  ///< of K and V; below 0: there are no more key tiles
-  std::int32_t tile;  ///< the key tile, in its sequence
-  std::int32_t turn;  ///< key tiles before it; of the batch, where they share queries
+  std::int32_t head;           ///< of K and V; below 0: there are no more key tiles
+  std::int32_t tile;           ///< the key tile, in its sequence
+  std::int32_t k_tile, k_row;  ///< it, and its first key, among all sequences'
+  std::int32_t members;        ///< heads of Q that share these keys
+  std::int32_t turn;           ///< key tiles before it; of the batch, where they share queries
 };
 
 /// Of the keys of a tile where every token has a scale: what KeyRecord has for groups is for the 16

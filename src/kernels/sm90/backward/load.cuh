@@ -34,29 +34,31 @@ class RowProducer {
     }
     wait_for_stage();
     if (lane_ != 0) return;
-    smem_.stage[tile_record_].flags = 0;
-    ptx::mbarrier_arrive(shared_address(&smem_.rows_full[stage_]));
+    record().flags = 0;
+    ptx::mbarrier_arrive(shared_address(&smem_.rows_full[stage()]));
   }
 
  private:
+  __device__ int stage() const { return static_cast<int>(tile_ % Config::kStages); }
+  __device__ StageRecord& record() const { return smem_.stage[tile_ % Config::kTileRecords]; }
   __device__ void wait_for_stage() const {
-    ptx::mbarrier_wait(shared_address(&smem_.rows_empty[stage_]), phase_ ^ 1);
+    ptx::mbarrier_wait(shared_address(&smem_.rows_empty[stage()]),
+                       (tile_ / Config::kStages + 1) % 2);
   }
 
   __device__ void load_rows(const QueryPlace& place) {
-    const int heads = params_.sides.num_heads / params_.sides.num_heads_kv;
-    for (int member = 0; member < heads; ++member) {
+    for (int member = 0; member < place.members; ++member) {
       // Each lane prepares a tile: a lone thread would take longer than consumers do.
       for (int first = place.m_begin; first < place.m_end; first += 32) {
         const int m = first + lane_;
-        const std::uint32_t flags =
-            flags_of(place, m, member == 0, member + 1 == heads, place.tile % kPromotePhases) |
-            (is_masked(place, m) ? kMasked : 0u);
+        const std::uint32_t flags = flags_of(place, m, member == 0, member + 1 == place.members,
+                                             place.tile % kPromotePhases) |
+                                    (is_masked(place, m) ? kMasked : 0u);
         const int turn = place.turn - first_turn(place, m);
         const int count = min(32, place.m_end - first);
         for (int i = 0; i < count; ++i) {
-          copy_rows(place, place.head * heads + member, first + i, __shfl_sync(~0u, flags, i),
-                    __shfl_sync(~0u, turn, i));
+          copy_rows(place, place.head * place.members + member, first + i,
+                    __shfl_sync(~0u, flags, i), __shfl_sync(~0u, turn, i));
         }
       }
     }
@@ -106,47 +108,38 @@ class RowProducer {
     wait_for_stage();
     if (lane_ == 0) start_rows(place, head, m, flags, turn);
     __syncwarp();
-    if (++record_ == Config::kRecords) record_ = 0;
-    if (++tile_record_ == Config::kTileRecords) tile_record_ = 0;
-    if (++stage_ == Config::kStages) {
-      stage_ = 0;
-      phase_ ^= 1;
-    }
+    ++tile_;
   }
 
   __device__ void start_rows(const QueryPlace& place, int head, int m, std::uint32_t flags,
                              int turn) {
     using namespace cuda::ptx;
     const int q_tile = place.q_tile + m, o_tile = place.o_tile + m;
-    smem_.stage[tile_record_] = {
-        .flags = flags,
-        .row0 = m * kTileM,
-        .q_column = q_tile * kTileM,
-        .o_column = o_tile * kTileM,
-        .head = head,
-        .dq = {.tile = static_cast<std::int32_t>(head * params_.dq_head_stride) + q_tile,
-               .turn = turn,
-               .last = 0}};
-    std::uint64_t* const full = &smem_.rows_full[stage_];
+    record() = {.flags = flags,
+                .row0 = m * kTileM,
+                .q_column = q_tile * kTileM,
+                .o_column = o_tile * kTileM,
+                .head = head,
+                .dq = {.tile = static_cast<std::int32_t>(head * params_.dq_head_stride) + q_tile,
+                       .turn = turn,
+                       .last = 0}};
+    std::uint64_t* const full = &smem_.rows_full[stage()];
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
                               sizeof(smem_.q[0]) + sizeof(smem_.dout[0]) + sizeof(Record));
-    copy_parts<Config, typename Config::SProduct>(smem_.q[stage_], params_.q_map, head,
+    copy_parts<Config, typename Config::SProduct>(smem_.q[stage()], params_.q_map, head,
                                                   place.q_row + m * kTileM, full);
     cp_async_bulk(
-        space_cluster, space_global, &smem_.rows[record_],
+        space_cluster, space_global, &smem_.rows[tile_ % Config::kRecords],
         static_cast<const Record*>(params_.records) + head * params_.records_head_stride + o_tile,
         sizeof(Record), full);
-    copy_parts<Config, typename Config::DpProduct>(smem_.dout[stage_], params_.dout_map, head,
+    copy_parts<Config, typename Config::DpProduct>(smem_.dout[stage()], params_.dout_map, head,
                                                    place.o_row + m * kTileM, full);
   }
 
   const BackwardParams& params_;
   Plan& smem_;
   int lane_;
-  int stage_ = 0;
-  unsigned phase_ = 0;
-  int record_ = 0;
-  int tile_record_ = 0;
+  unsigned tile_ = 0;  ///< of all that it loads
 };
 
 /// One thread: copies Q^T and dO^T of the tiles whose rows have come. Waits on rows_full,

@@ -36,25 +36,24 @@ class KeyProducer {
       : params_(params), smem_(smem), lane_(threadIdx.x & 31) {}
 
   __device__ void run() {
-    const Sides& sides = params_.sides;
-    const int works = static_cast<int>(sides.k.tiles(sides.k.batch)) * sides.num_heads_kv;
     int sequence = 0;
     while (true) {
-      ptx::mbarrier_wait(shared_address(&smem_.place_empty[buffer_]), phase_ ^ 1);
+      ptx::mbarrier_wait(shared_address(&smem_.place_empty[buffer()]), empty_phase());
       // Also the first by the counter: a work's predecessors have then been taken by running CTAs.
-      const int work = device::WarpFetchAdd{params_.counter}();
-      if (work >= works) break;
-      if (take(work, sequence) && ++buffer_ == Config::kKeyBuffers) {
-        buffer_ = 0;
-        phase_ ^= 1;
-      }
+      const Taken taken = take(device::WarpFetchAdd{params_.counter}(), sequence);
+      if (taken == Taken::kNothing) break;
+      if (taken == Taken::kKeys) ++keys_;
     }
+    __syncwarp();
     if (lane_ != 0) return;
-    smem_.place[buffer_].head = -1;
-    ptx::mbarrier_arrive(shared_address(&smem_.place_full[buffer_]));
+    smem_.place[buffer()].head = -1;
+    ptx::mbarrier_arrive(shared_address(&smem_.place_full[buffer()]));
   }
 
  private:
+  __device__ int buffer() const { return static_cast<int>(keys_ % Config::kKeyBuffers); }
+  __device__ unsigned empty_phase() const { return (keys_ / Config::kKeyBuffers + 1) % 2; }
+
   /// Where every token has a scale: of keys lane, lane + 32, ..; a key that does not exist has its
   /// warp's.
   struct TokenExponents {
@@ -62,15 +61,15 @@ class KeyProducer {
     int k[kCount], v[kCount];
     bool exists[kCount];
 
-    __device__ TokenExponents(const BackwardParams& params, const KeyRecord& keys, int lane) {
+    __device__ TokenExponents(const BackwardParams& params, const QueryPlace& place, int lane) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const int token = 32 * i + lane;
         const auto exponent = [&](const device::OperandScales& scales) {
-          return scale_exponent(__ldg(scales.data + (keys.out_row + token) * scales.row_stride +
-                                      keys.head * scales.head_stride));
+          return scale_exponent(__ldg(scales.data + (place.k_row + token) * scales.row_stride +
+                                      place.head * scales.head_stride));
         };
-        exists[i] = keys.key0 + token < keys.seqlen_k;
+        exists[i] = place.tile * kTileN + token < place.seqlen_k;
         k[i] = exists[i] ? exponent(params.k_scales) : -127;
         v[i] = exists[i] ? exponent(params.v_scales) : -127;
       }
@@ -102,96 +101,98 @@ class KeyProducer {
     }
   };
 
-  /// Queries that see some of a tile's keys, and those that see all.
-  struct Rows {
-    int begin, end, full_begin, full_end;
-  };
+  enum class Taken : std::uint8_t { kKeys, kUnseen, kNothing };
 
-  /// False where no query sees the keys.
-  __device__ bool take(int work, int& sequence) {
+  /// kUnseen where no query sees the keys, kNothing where there are no more. What is found goes to
+  /// shared memory at once and is read from there: there are few registers.
+  __device__ Taken take(int work, int& sequence) {
     const Sides& sides = params_.sides;
+    QueryPlace& place = smem_.place[buffer()];
     sequence = device::find_sequence(sides.k, sequence, work / sides.num_heads_kv);
     // Tiles of a head side by side: they read the same Q and dO.
     const int first = static_cast<int>(sides.k.tiles(sequence));
     const int count = static_cast<int>(sides.k.tiles(sequence + 1)) - first;
-    const int here = work - first * sides.num_heads_kv, tile = here % count;
-    const int q_sequence = sides.broadcast_q ? 0 : sequence;
-    const int q_row = static_cast<int>(sides.q.tokens(q_sequence));
-    const std::int64_t k_begin = sides.k.tokens(sequence);
-    KeyRecord keys;
-    keys.key0 = tile * kTileN;
-    keys.out_row = k_begin + keys.key0;
-    keys.seqlen_q = static_cast<int>(sides.q.tokens(q_sequence + 1)) - q_row;
-    keys.seqlen_k = static_cast<int>(sides.k.tokens(sequence + 1) - k_begin);
-    keys.head = here / count;
-    const Rows rows = find_rows(keys);
-    if (rows.begin >= rows.end) {
-      store_zeros(keys);
-      return false;
-    }
+    const int here = work - first * sides.num_heads_kv;
+    if (here >= count * sides.num_heads_kv) return Taken::kNothing;  // of the last sequence
+    __syncwarp();
     if (lane_ == 0) {
-      smem_.place[buffer_] = {.q_row = q_row,
-                              .o_row = static_cast<int>(sides.o.tokens(sequence)),
-                              .q_tile = 2 * static_cast<int>(sides.q.tiles(q_sequence)),
-                              .o_tile = 2 * static_cast<int>(sides.o.tiles(sequence)),
-                              .m_begin = rows.begin / kTileM,
-                              .m_end = (rows.end + kTileM - 1) / kTileM,
-                              .full_begin = rows.full_begin,
-                              .full_end = rows.full_end,
-                              .seqlen_q = keys.seqlen_q,
-                              .seqlen_k = keys.seqlen_k,
-                              .head = keys.head,
-                              .tile = tile,
-                              .turn = tile + (sides.broadcast_q ? first : 0)};
-      ptx::mbarrier_arrive(shared_address(&smem_.place_full[buffer_]));
+      place.members = sides.num_heads / sides.num_heads_kv;
+      const int tile = here % count, q_sequence = sides.broadcast_q ? 0 : sequence;
+      place.head = here / count;
+      place.tile = tile;
+      place.turn = tile + (sides.broadcast_q ? first : 0);
+      place.k_tile = first + tile;
+      const int k_begin = static_cast<int>(sides.k.tokens(sequence));
+      place.k_row = k_begin + tile * kTileN;
+      place.seqlen_k = static_cast<int>(sides.k.tokens(sequence + 1)) - k_begin;
+      const int q_row = static_cast<int>(sides.q.tokens(q_sequence));
+      place.q_row = q_row;
+      place.seqlen_q = static_cast<int>(sides.q.tokens(q_sequence + 1)) - q_row;
+      place.q_tile = 2 * static_cast<int>(sides.q.tiles(q_sequence));
+      place.o_row = static_cast<int>(sides.o.tokens(sequence));
+      place.o_tile = 2 * static_cast<int>(sides.o.tiles(sequence));
     }
-    copy_keys(sequence, keys, tile);
+    __syncwarp();
+    if (!find_rows(place)) {
+      store_zeros(place);
+      return Taken::kUnseen;
+    }
+    copy_keys(sequence, place);
+    return Taken::kKeys;
+  }
+
+  /// Those that see some of the keys, or all; none does where keys end within the tile. Lane 0
+  /// looks for the former, 1 and 2 for those that see the last and the first key. False: there are
+  /// none.
+  __device__ bool find_rows(QueryPlace& place) const {
+    const int key0 = place.tile * kTileN, end = key0 + kTileN, from = lane_ == 1 ? end - 1 : key0;
+    const attention::KeyRange rows = attention::seeing_rows(
+        params_.mask, place.seqlen_q, place.seqlen_k, from, lane_ == 0 ? end : from + 1);
+    const int row_begin = static_cast<int>(rows.begin), row_end = static_cast<int>(rows.end);
+    const auto of_lane = [](int value, int lane) { return __shfl_sync(~0u, value, lane); };
+    const int full_begin = max(of_lane(row_begin, 1), of_lane(row_begin, 2));
+    const int full_end = min(of_lane(row_end, 1), of_lane(row_end, 2));
+    if (of_lane(row_begin, 0) >= of_lane(row_end, 0)) return false;
+    if (lane_ == 0) {
+      place.m_begin = row_begin / kTileM;
+      place.m_end = (row_end + kTileM - 1) / kTileM;
+      place.full_begin = full_begin;
+      place.full_end = end > place.seqlen_k ? 0 : full_end;
+      ptx::mbarrier_arrive(shared_address(&smem_.place_full[buffer()]));
+    }
     return true;
   }
 
-  /// Where keys end within the tile none sees all. Lane 0 looks for the former, 1 and 2 for those
-  /// that see the last and the first.
-  __device__ Rows find_rows(const KeyRecord& keys) const {
-    const int end = keys.key0 + kTileN, from = lane_ == 1 ? end - 1 : keys.key0;
-    const attention::KeyRange rows = attention::seeing_rows(
-        params_.mask, keys.seqlen_q, keys.seqlen_k, from, lane_ == 0 ? end : from + 1);
-    const int row_begin = static_cast<int>(rows.begin), row_end = static_cast<int>(rows.end);
-    const auto of_lane = [](int value, int lane) { return __shfl_sync(~0u, value, lane); };
-    return {of_lane(row_begin, 0), of_lane(row_end, 0),
-            max(of_lane(row_begin, 1), of_lane(row_begin, 2)),
-            end > keys.seqlen_k ? 0 : min(of_lane(row_end, 1), of_lane(row_end, 2))};
-  }
-
-  __device__ void copy_keys(int sequence, const KeyRecord& keys, int tile) {
+  __device__ void copy_keys(int sequence, const QueryPlace& place) {
     if constexpr (Config::kTokenScales) {
-      const TokenExponents exponents(params_, keys, lane_);
+      const TokenExponents exponents(params_, place, lane_);
       const int largest = __reduce_max_sync(~0u, exponents.largest_k());
       wait_for_keys();
       exponents.store(smem_.tokens, largest, lane_);
-      copy_keys(sequence, keys, tile, largest);
+      start_keys(place, largest);
     } else {
-      copy_keys(sequence, keys, tile, store_group_factors(sequence, keys));
+      start_keys(place, store_group_factors(sequence, place));
     }
   }
   __device__ void wait_for_keys() const {
-    ptx::mbarrier_wait(shared_address(&smem_.key_empty[buffer_]), phase_ ^ 1);
+    ptx::mbarrier_wait(shared_address(&smem_.key_empty[buffer()]), empty_phase());
   }
 
   /// Lanes 0..3 take K's exponents, 4..7 V's (which BF16 has not). Returns K's largest.
-  __device__ int store_group_factors(int sequence, const KeyRecord& keys) const {
+  __device__ int store_group_factors(int sequence, const QueryPlace& place) const {
     const device::OperandScales& scales = lane_ < kKGroups ? params_.k_scales : params_.v_scales;
-    const int group = keys.key0 / kScaleGroup + lane_ % kKGroups;
+    const int group = place.tile * kKGroups + lane_ % kKGroups;
     int exponent = -127;
     constexpr int kLanes = Config::DpProduct::kBf16 ? kKGroups : 2 * kKGroups;
-    if (lane_ < kLanes && group * kScaleGroup < keys.seqlen_k) {
+    if (lane_ < kLanes && group * kScaleGroup < place.seqlen_k) {
       exponent = scale_exponent(
           __ldg(scales.data + (params_.sides.k.groups(sequence) + group) * scales.row_stride +
-                keys.head * scales.head_stride));
+                place.head * scales.head_stride));
     }
     int largest = lane_ < kKGroups ? exponent : -127;
     largest = __reduce_max_sync(~0u, largest);
     wait_for_keys();
-    KeyRecord& out = smem_.keys[buffer_];
+    KeyRecord& out = smem_.keys[buffer()];
     if (lane_ < kKGroups) {
       out.k_factor[lane_] = Config::SProduct::kBf16 ? 1.0f : power_of_two(exponent);
       out.k_relative[lane_] = power_of_two(exponent - largest);
@@ -202,43 +203,43 @@ class KeyProducer {
   }
 
   /// `reference`: of K's exponents.
-  __device__ void copy_keys(int sequence, const KeyRecord& keys, int tile, int reference) {
-    KeyRecord& out = smem_.keys[buffer_];
-    std::uint64_t* const full = &smem_.key_full[buffer_];
+  __device__ void start_keys(const QueryPlace& place, int reference) {
+    std::uint64_t* const full = &smem_.key_full[buffer()];
     if (lane_ != 0) {
       ptx::mbarrier_arrive(shared_address(full));
       return;
     }
-    out.out_row = keys.out_row;
-    out.key0 = keys.key0;
-    out.seqlen_q = keys.seqlen_q;
-    out.seqlen_k = keys.seqlen_k;
-    out.head = keys.head;
+    KeyRecord& out = smem_.keys[buffer()];
+    const int head = place.head, row = place.k_row;
+    out.out_row = row;
+    out.key0 = place.tile * kTileN;
+    out.seqlen_q = place.seqlen_q;
+    out.seqlen_k = place.seqlen_k;
+    out.head = head;
     out.reference = reference;
     using namespace cuda::ptx;
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
                               sizeof(smem_.k[0]) + sizeof(smem_.v[0]) + sizeof(smem_.kt[0]));
-    const int row = static_cast<int>(keys.out_row);
-    copy_parts<Config, typename Config::SProduct>(smem_.k[buffer_], params_.k_map, keys.head, row,
+    copy_parts<Config, typename Config::SProduct>(smem_.k[buffer()], params_.k_map, head, row,
                                                   full);
-    copy_parts<Config, typename Config::DpProduct>(smem_.v[buffer_], params_.v_map, keys.head, row,
+    copy_parts<Config, typename Config::DpProduct>(smem_.v[buffer()], params_.v_map, head, row,
                                                    full);
-    const std::int32_t column =
-        static_cast<std::int32_t>((params_.sides.k.tiles(sequence) + tile) * mx::kAtomRows);
-    const std::int32_t columns_at[2] = {column, keys.head * Config::kHeadDim};
-    cp_async_bulk_tensor(space_cluster, space_global, smem_.kt[buffer_], &params_.kt_map,
+    const std::int32_t columns_at[2] = {place.k_tile * static_cast<int>(mx::kAtomRows),
+                                        head * Config::kHeadDim};
+    cp_async_bulk_tensor(space_cluster, space_global, smem_.kt[buffer()], &params_.kt_map,
                          columns_at, full);
   }
 
   /// No query sees these keys.
-  __device__ void store_zeros(const KeyRecord& keys) const {
-    const int rows = keys.seqlen_k - keys.key0 < kTileN ? keys.seqlen_k - keys.key0 : kTileN;
+  __device__ void store_zeros(const QueryPlace& place) const {
+    const int left = place.seqlen_k - place.tile * kTileN, rows = left < kTileN ? left : kTileN;
     const int pairs = params_.columns / 2;
+#pragma unroll 1
     for (int i = lane_; i < rows * pairs; i += 32) {
-      const std::int64_t row = keys.out_row + i / pairs;
+      const std::int64_t row = place.k_row + i / pairs;
       for (const GradientOut& out : {params_.dk, params_.dv}) {
         if (out.data == nullptr) continue;
-        auto* const target = out.data + row * out.token_stride + keys.head * out.head_stride;
+        auto* const target = out.data + row * out.token_stride + place.head * out.head_stride;
         reinterpret_cast<std::uint32_t*>(target)[i % pairs] = 0;
       }
     }
@@ -247,8 +248,7 @@ class KeyProducer {
   const BackwardParams& params_;
   Plan& smem_;
   int lane_;
-  int buffer_ = 0;
-  unsigned phase_ = 0;
+  unsigned keys_ = 0;  ///< of all that it loads
 };
 
 }  // namespace mxfa::sm90::backward
