@@ -122,6 +122,9 @@ void BackwardUnit::run_block(std::int64_t first_tile, std::int64_t tiles) {
 
 void BackwardUnit::run_span(std::int64_t tiles, std::int64_t h, std::int64_t row) {
   const std::int64_t end = std::min(row + kSpanQueries, sequence_.seqlen_q);
+  if (call_.dq_sums != nullptr) {
+    prefetch_to_write(dq_at(h, row), (end - row) * panel_dim_ * std::int64_t{sizeof(float)});
+  }
   for (std::int64_t i = 0; i < tiles; ++i) {
     Keys& keys = s_.keys[i];
     for (std::int64_t at = row; at < end; at += kTileQueries) {

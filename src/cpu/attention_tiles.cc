@@ -11,4 +11,16 @@ MXFA_SIMD_CLONES void scale_row(const float* sums, const SumLayout& layout, floa
   }
 }
 
+void prefetch_to_write(const void* memory, std::int64_t bytes) {
+  constexpr std::int64_t kLine = 64;
+  const char* const lines = static_cast<const char*>(memory);
+  for (std::int64_t i = 0; i < bytes; i += kLine) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(lines[i]));  // of the builtin only where it is targeted
+#else
+    __builtin_prefetch(lines + i, 1);
+#endif
+  }
+}
+
 }  // namespace mxfa::cpu

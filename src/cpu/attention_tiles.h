@@ -28,6 +28,10 @@ inline float folded(float value, int exponent) {
 void scale_row(const float* sums, const SumLayout& layout, float a, float b, std::int64_t cols,
                float* out);
 
+/// Asks for memory that will be written. Other cores may hold its lines since the call before, and
+/// stores wait for one line after the other.
+void prefetch_to_write(const void* memory, std::int64_t bytes);
+
 /// `range` relative to `first`, clipped to [0, count).
 inline attention::KeyRange within(attention::KeyRange range, std::int64_t first,
                                   std::int64_t count) {

@@ -21,19 +21,6 @@ MXFA_SIMD_CLONES __attribute__((flatten)) float delta_of(const float* dout, cons
   return mx::row_sum::row_delta(dout, o, nullptr, dim);
 }
 
-/// Asks for memory that will be written. Other cores may hold its lines since the call before, and
-/// stores wait for one line after the other.
-void prefetch_to_write(const std::uint16_t* values, std::int64_t count) {
-  constexpr std::int64_t kLine = 32;
-  for (std::int64_t i = 0; i < count; i += kLine) {
-#if defined(__x86_64__)
-    asm volatile("prefetchw %0" : : "m"(values[i]));  // of the builtin only where it is targeted
-#else
-    __builtin_prefetch(values + i, 1);
-#endif
-  }
-}
-
 struct Layout {
   std::int64_t heads, rows, dim, panel_dim;
 
@@ -110,10 +97,11 @@ void BackwardQueries::prepare_rows(std::int64_t h, std::int64_t first, std::int6
   const auto pack = [&](const Operand& a, HeadRows& as_columns, const Operand& b, HeadRows& as_rows,
                         std::int64_t row, std::uint16_t* columns, std::uint16_t* panels,
                         NonFinite& non_finite) {
+    constexpr std::int64_t kBytes = sizeof(std::uint16_t);
     std::uint16_t* const own_panels = panels + h * rows_ * panel_dim_ + row * kPanel;
-    prefetch_to_write(columns, kTileQueries * dim_);
+    prefetch_to_write(columns, kTileQueries * dim_ * kBytes);
     for (std::int64_t col = 0; col < panel_dim_; col += kPanel) {
-      prefetch_to_write(own_panels + col / kPanel * panel_elems(), kTileQueries * kPanel);
+      prefetch_to_write(own_panels + col / kPanel * panel_elems(), kTileQueries * kPanel * kBytes);
     }
     as_columns.read(row, kTileQueries, panel_dim_, plain.data(), panel_dim_);
     pack_columns(kernel, plain.data(), panel_dim_, kTileQueries, dim_, columns);
