@@ -58,6 +58,8 @@ void clear_tiles_behind(const Queue& queue, const TileScalesParams& params, std:
 void realign(const Queue& queue, const RealignParams& params, DType format, std::int64_t max_tiles);
 
 void delta(const Queue& queue, const DeltaParams& params, std::int64_t max_tiles);
+/// What delta() refuses, for kernels that make delta among other things.
+void check_delta(const DeltaParams& params);
 void dequantize_bf16(const Queue& queue, const DequantizeParams& params, std::int64_t max_tiles);
 /// As quantize() takes accumulated gradients, to BF16.
 void finish_sums_bf16(const Queue& queue, const FinishSumsParams& params, std::int64_t max_tiles);

@@ -46,10 +46,14 @@ void launch(const Queue& queue, const Params& params, std::int64_t max_tiles,
 
 }  // namespace
 
-void delta(const Queue& queue, const DeltaParams& params, std::int64_t max_tiles) {
+void check_delta(const DeltaParams& params) {
   check_shape(params.num_heads, params.head_dim);
   check_rows(params.dout, "dout");
   check_rows(params.o, "o");
+}
+
+void delta(const Queue& queue, const DeltaParams& params, std::int64_t max_tiles) {
+  check_delta(params);
   launch(queue, params, max_tiles,
          fmt::format("delta_{}_{}", dtype_name(params.dout.dtype), dtype_name(params.o.dtype)));
 }

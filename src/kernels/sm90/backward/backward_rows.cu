@@ -1,5 +1,6 @@
 #include "device/clear_behind.cuh"
 #include "device/jagged.cuh"
+#include "device/rowwise.cuh"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/warpgroup.cuh"
 #include "kernels/sm90/common/mma.cuh"
@@ -74,21 +75,19 @@ struct Rows {
     if (!isfinite(log2_pmax)) return 0;
     return static_cast<int>(fminf(fmaxf(ceilf(log2_pmax), -126.0f), 0.0f));
   }
-  __device__ std::int32_t* anchor() const {
-    return params.anchors + std::int64_t{tile.sequence} * params.sides.num_heads + tile.head;
+  /// Of the sequence's tile `m` of 64 rows and this head.
+  __device__ std::int32_t& anchor(std::int64_t m) const {
+    return params.anchors[tile.head * params.records_head_stride +
+                          2 * params.sides.o.tiles(tile.sequence) + m];
+  }
+  __device__ int tiles() const {
+    const device::JaggedOffsetsView& o = params.sides.o;
+    return 2 * static_cast<int>(o.tiles(tile.sequence + 1) - o.tiles(tile.sequence));
   }
 };
 
-}  // namespace
-
-/// The largest exponent of P times dO of each sequence and head. Clears gradients of rows that no
-/// sequence has, which nobody else touches.
-extern "C" __global__ void __launch_bounds__(kThreads)
-    backward_anchors(const __grid_constant__ RowsParams params) {
-  ptx::griddepcontrol_wait();
-  device::clear_behind(params.behind,
-                       static_cast<std::int32_t>((blockIdx.x * kThreads + threadIdx.x) / 32),
-                       static_cast<std::int32_t>(gridDim.x * kThreads / 32));
+/// The largest exponent of P times dO of each 64 rows and head.
+__device__ void find_anchors(const RowsParams& params) {
   for_each_tile(params.sides.o, params.sides.num_heads, [&](const device::Tile& tile, int half) {
     const Rows rows{params, tile, half};
     int largest = kNoExponent;
@@ -99,10 +98,37 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       largest = max(largest, rows.dout_exponent(g) + rows.pmax_exponent(g, lse));
     }
     largest = __reduce_max_sync(~0u, largest);
-    if (rows.lane == 0 && largest > kNoExponent) {
-      atomicMax(rows.anchor(), largest - kNoExponent);
-    }
+    if (rows.lane == 0) rows.anchor(tile.first / kTileM + half) = largest;
   });
+}
+
+/// All that waits for nothing of this call: gradients of rows that no sequence has, anchors of
+/// tiles, delta, zeros where sums begin.
+template <DType kDout>
+__device__ void prepare(const PrepareParams& params) {
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  const std::int64_t thread = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t threads = std::int64_t{gridDim.x} * kThreads;
+  device::clear_behind(params.rows.behind, static_cast<std::int32_t>(thread / 32),
+                       static_cast<std::int32_t>(threads / 32));
+  find_anchors(params.rows);
+  device::delta<kDout, DType::kBF16>(params.delta);
+  for (std::int64_t i = thread; i < params.zero_bytes / 16; i += threads) {
+    static_cast<uint4*>(params.zeros)[i] = uint4{};
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, 3)
+    backward_prepare_e4m3(const __grid_constant__ PrepareParams params) {
+  prepare<DType::kE4M3>(params);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 3)
+    backward_prepare_bf16(const __grid_constant__ PrepareParams params) {
+  prepare<DType::kBF16>(params);
 }
 
 namespace {
@@ -120,8 +146,10 @@ struct TileTerms {
                          rows.group_exists(1) ? rows.q_exponent(1) : -127}) {}
   /// `q`: exponents of a lane's rows, or of their groups.
   __device__ TileTerms(const Rows& rows, int2 q) : q_exponent{q.x, q.y} {
-    const int largest = *rows.anchor();
-    anchor = (largest == 0 ? 0 : largest + kNoExponent) - kOffset;
+    int largest = kNoExponent;
+    for (int m = rows.lane; m < rows.tiles(); m += 32) largest = max(largest, rows.anchor(m));
+    largest = __reduce_max_sync(~0u, largest);
+    anchor = (largest == kNoExponent ? 0 : largest) - kOffset;
     reference = max(q.x, q.y);
     for (int g = 0; g < kQGroups; ++g) {
       dout[g] = rows.group_exists(g) ? rows.dout_exponent(g) : 0;
@@ -173,6 +201,7 @@ __device__ Record& record_of(const Rows& rows) {
 /// The records of 64 rows each.
 extern "C" __global__ void __launch_bounds__(kThreads)
     backward_records(const __grid_constant__ RowsParams params) {
+  ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   for_each_tile(params.sides.o, params.sides.num_heads, [&](const device::Tile& tile, int half) {
     const Rows rows{params, tile, half};
@@ -201,6 +230,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 /// The same where every query has a scale.
 extern "C" __global__ void __launch_bounds__(kThreads)
     backward_token_records(const __grid_constant__ RowsParams params) {
+  ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   for_each_tile(params.sides.o, params.sides.num_heads, [&](const device::Tile& tile, int half) {
     const Rows rows{params, tile, half};
@@ -230,6 +260,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 /// The same for half scores.
 extern "C" __global__ void __launch_bounds__(kThreads)
     backward_half_records(const __grid_constant__ RowsParams params) {
+  ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   // As the forward rounds it.
   const float scale = round_to_half_mantissa(params.scale_log2);

@@ -5,6 +5,7 @@
 #include "kernels/sm90/backward/dq.cuh"
 #include "kernels/sm90/backward/half_consumer.cuh"
 #include "kernels/sm90/backward/load.cuh"
+#include "ptx/griddepcontrol.cuh"
 
 namespace mxfa::sm90::backward {
 
@@ -43,6 +44,7 @@ __device__ inline void backward(const BackwardParams& params) {
     }
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
+  ptx::griddepcontrol_wait();  // what was set up above had no need of the launches before
   __syncthreads();
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   if (warpgroup == kLoadingWarpgroup) {

@@ -33,8 +33,8 @@ struct Workspace {
   std::int32_t* counter;
   std::int32_t* dq_turns = nullptr;
   std::uint8_t* dq_sums;
+  std::int64_t zero_bytes;  ///< of these, a multiple of 16
   std::int32_t* anchors;
-  std::int64_t zero_bytes;  ///< of these
   float* delta;
   void* records;  ///< of the kind that the scores have
   float* scratch;
@@ -47,10 +47,10 @@ struct Workspace {
     }
     dq_sums = arena.take<std::uint8_t>(row_tiles(call.q.total, call.q.offsets.batch) * heads *
                                        dq_tile_bytes(dim, call.dq_sums));
-    anchors = arena.take<std::int32_t>(std::int64_t{call.dout.offsets.batch} * heads);
     zero_bytes = arena.used();
-    delta = arena.take<float>(heads * call.dout.total);
     const std::int64_t tiles = row_tiles(call.dout.total, call.dout.offsets.batch) * heads;
+    anchors = arena.take<std::int32_t>(tiles);
+    delta = arena.take<float>(heads * call.dout.total);
     records = call.scores == Scores::kF16 ? static_cast<void*>(arena.take<HalfRowRecord>(tiles))
               : tokens(call)              ? static_cast<void*>(arena.take<TokenRowRecord>(tiles))
                                           : arena.take<RowRecord>(tiles);
@@ -249,42 +249,46 @@ device::RowsView delta_rows(const BackwardCall& call) {
       .block_shape = BlockShape::k32xD};
 }
 
-/// delta, anchors, records.
+/// Zeros, delta, anchors, then records.
 void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Workspace& memory) {
-  device::delta(
-      queue,
-      {.dout = delta_rows(call),
-       .o = {.data = call.o, .row_stride = call.o_token_stride, .head_stride = call.o_head_stride},
-       .delta = memory.delta,
-       .delta_head_stride = call.dout.total,
-       .offsets = call.dout.offsets,
-       .num_heads = call.q.num_heads,
-       .head_dim = columns_of(call)},
-      mx::max_tiles(call.dout.total, call.dout.offsets.batch));
   const std::int64_t tiles = row_tiles(call.dout.total, call.dout.offsets.batch);
-  const RowsParams params{
-      .sides = sides_of(call),
-      .q_scales = call.q.scales,
-      .dout_scales = call.dout.scales,
-      .lse = call.lse,
-      .row_max = call.row_max,
-      .delta = memory.delta,
-      .lse_head_stride = call.lse_head_stride,
-      .delta_head_stride = call.dout.total,
-      .anchors = memory.anchors,
-      .records = memory.records,
-      .records_head_stride = tiles,
-      .scale_log2 = static_cast<float>(call.softmax_scale * std::numbers::log2e),
-      .bf16_s = bf16_s(call.product),
-      .bf16_dp = bf16_dp(call.product),
-      .behind = call.behind};
+  const PrepareParams params{
+      .rows = {.sides = sides_of(call),
+               .q_scales = call.q.scales,
+               .dout_scales = call.dout.scales,
+               .lse = call.lse,
+               .row_max = call.row_max,
+               .delta = memory.delta,
+               .lse_head_stride = call.lse_head_stride,
+               .delta_head_stride = call.dout.total,
+               .anchors = memory.anchors,
+               .records = memory.records,
+               .records_head_stride = tiles,
+               .scale_log2 = static_cast<float>(call.softmax_scale * std::numbers::log2e),
+               .bf16_s = bf16_s(call.product),
+               .bf16_dp = bf16_dp(call.product),
+               .behind = call.behind},
+      .delta = {.dout = delta_rows(call),
+                .o = {.data = call.o,
+                      .row_stride = call.o_token_stride,
+                      .head_stride = call.o_head_stride},
+                .delta = memory.delta,
+                .delta_head_stride = call.dout.total,
+                .offsets = call.dout.offsets,
+                .num_heads = call.q.num_heads,
+                .head_dim = columns_of(call)},
+      .zeros = memory.counter,
+      .zero_bytes = memory.zero_bytes};
+  device::check_delta(params.delta);
   const std::int64_t works = tiles * call.q.num_heads;
-  launch_rows(queue, "backward_rows", "backward_anchors", params, works, kRowsThreads / 32);
+  launch_rows(queue, "backward_rows",
+              bf16_dp(call.product) ? "backward_prepare_bf16" : "backward_prepare_e4m3", params,
+              works, kRowsThreads / 64);
   launch_rows(queue, "backward_rows",
               call.scores == Scores::kF16 ? "backward_half_records"
               : tokens(call)              ? "backward_token_records"
                                           : "backward_records",
-              params, works, kRowsThreads / 32);
+              params.rows, works, kRowsThreads / 32);
 }
 
 template <int kHeadDim, bool kLong, Scores kScores>
@@ -385,6 +389,7 @@ void run_backward(const device::Queue& queue, const BackwardCall& call, const Wo
   shape.block[0] = Config<128, DqSums::kF32, false>::kThreads;
   const Kernel kernel = call.q.head_dim == 128 ? kernel_of<128>(call) : kernel_of<64>(call);
   shape.dynamic_smem_bytes = kernel.smem_bytes;
+  shape.programmatic_launch = true;
   queue.kernels.get(kernel.image, kernel.entry, {.dynamic_smem_bytes = shape.dynamic_smem_bytes})
       .launch(queue.stream, shape, params);
 }
@@ -402,10 +407,10 @@ void attention_backward(const device::Queue& queue, const BackwardCall& call) {
   core::Arena arena({static_cast<std::byte*>(call.workspace),
                      static_cast<std::size_t>(backward_workspace_bytes(queue.device, call))});
   const Workspace memory(arena, queue.device, call);
-  clear(queue, memory.counter, memory.zero_bytes);
   if (call.dout.total > 0 && call.dout.offsets.batch > 0) {
     prepare_rows(queue, call, memory);
   } else {
+    clear(queue, memory.counter, memory.zero_bytes);
     device::clear_behind(queue, call.behind);
   }
   run_backward(queue, call, memory);

@@ -8,6 +8,7 @@
 #include "device/clear_behind.h"
 #include "device/mxfp8_rows.h"
 #include "device/operands.h"
+#include "device/rowwise.h"
 #include "kernels/sm90/backward/config.h"
 
 /// What the host hands to the kernels.
@@ -28,8 +29,7 @@ struct Sides {
   bool broadcast_q = false;
 };
 
-/// The pre-pass: anchors [batch, num_heads] (0 before), then records
-/// [num_heads, 2 * tiles of o].
+/// The pre-pass: anchors, then records, each [num_heads, 2 * tiles of o].
 struct RowsParams {
   Sides sides;
   device::OperandScales q_scales, dout_scales;
@@ -38,13 +38,21 @@ struct RowsParams {
   const float* delta = nullptr;    ///< likewise
   std::int64_t lse_head_stride = 0;
   std::int64_t delta_head_stride = 0;
-  std::int32_t* anchors = nullptr;  ///< largest exponent - kNoExponent; 0: no row yet
+  std::int32_t* anchors = nullptr;  ///< largest exponents; kNoExponent: of no row
   void* records = nullptr;          ///< RowRecord, HalfRowRecord or TokenRowRecord
   std::int64_t records_head_stride = 0;
   float scale_log2 = 0.0f;  ///< softmax_scale * log2(e)
   /// Operands of S^T, of dP^T are BF16, which have no exponents.
   bool bf16_s = false, bf16_dp = false;
   device::ClearBehindParams behind = {};
+};
+
+/// The pre-pass's first launch.
+struct PrepareParams {
+  RowsParams rows;
+  device::DeltaParams delta;
+  void* zeros = nullptr;  ///< what is to be 0 before the kernel begins, on 16 bytes
+  std::int64_t zero_bytes = 0;
 };
 
 struct BackwardParams {
