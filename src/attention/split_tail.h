@@ -46,6 +46,12 @@ struct SplitTail {
   MXFA_HOST_DEVICE constexpr std::int32_t max_segments() const { return 2 * ctas; }
   /// Of the tail.
   MXFA_HOST_DEVICE constexpr std::int32_t total_cost() const { return cost_before(all_blocks()); }
+  /// How many CTAs can have `least` blocks of whole tiles each, or as much, where all is divided.
+  constexpr std::int64_t most_ctas(std::int64_t least) const {
+    const std::int64_t all =
+        (std::int64_t{short_tiles} * short_cost + std::int64_t{tiles} * cost) * blocks;
+    return all / (least * cost);
+  }
   /// Whether every share gets `least` blocks of whole tiles, or as much, and 32 bits hold all
   /// numbers on the way. Else the tail is not to be divided so.
   constexpr bool gives(std::int32_t least) const {

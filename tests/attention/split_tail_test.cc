@@ -71,6 +71,27 @@ TEST(SplitTail, CoversEveryBlockOnce) {
   EXPECT_GT(checked, 1000);
 }
 
+// A call of few tiles takes as many CTAs as shares of the least size allow, and no more.
+TEST(SplitTail, MostCtasOfFewTilesGiveTheLeastShare) {
+  int checked = 0;
+  for (const std::int32_t tiles : {0, 1, 2, 7}) {
+    for (const std::int32_t short_tiles : {0, 1, 3}) {
+      for (const std::int32_t blocks : {8, 32, 128}) {
+        SplitTail split{132, tiles, short_tiles, blocks, 5, 4};
+        split.ctas = static_cast<std::int32_t>(split.most_ctas(4));
+        if (split.ctas <= tiles + short_tiles) continue;
+        EXPECT_TRUE(split.gives(4)) << tiles << " " << short_tiles << " " << blocks;
+        check(split);
+        ++split.ctas;
+        EXPECT_FALSE(split.gives(4)) << tiles << " " << short_tiles << " " << blocks;
+        ++checked;
+      }
+    }
+  }
+  EXPECT_GT(checked, 20);
+  EXPECT_EQ((SplitTail{132, 2, 1, 128, 5, 4}.most_ctas(4)), 89);
+}
+
 TEST(SplitTail, SaysWhatItCannotDivide) {
   EXPECT_TRUE((SplitTail{4, 7, 0, 8, 4, 4}.gives(6)));
   EXPECT_FALSE((SplitTail{4, 7, 0, 8, 4, 4}.gives(7)));

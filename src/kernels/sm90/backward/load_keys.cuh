@@ -38,6 +38,7 @@ class KeyProducer {
   __device__ void run() {
     int sequence = 0;
     while (true) {
+      if (params_.dq_turns != nullptr && keys_ > 0) wait_for_rows_before();
       ptx::mbarrier_wait(shared_address(&smem_.place_empty[buffer()]), empty_phase());
       // Also the first by the counter: a work's predecessors have then been taken by running CTAs.
       const Taken taken = take(device::WarpFetchAdd{params_.counter}(), sequence);
@@ -53,6 +54,13 @@ class KeyProducer {
  private:
   __device__ int buffer() const { return static_cast<int>(keys_ % Config::kKeyBuffers); }
   __device__ unsigned empty_phase() const { return (keys_ / Config::kKeyBuffers + 1) % 2; }
+  /// Until the producer of rows has done with the keys before. In order, a CTA that took two key
+  /// tiles at once would begin the second when it ends the first, and all that follow would wait.
+  __device__ void wait_for_rows_before() const {
+    const unsigned before = keys_ - 1;
+    ptx::mbarrier_wait(shared_address(&smem_.place_empty[before % Config::kKeyBuffers]),
+                       before / Config::kKeyBuffers % 2);
+  }
 
   /// Where every token has a scale: of keys lane, lane + 32, ..; a key that does not exist has its
   /// warp's.

@@ -274,9 +274,9 @@ unsigned plan_dense(const device::Queue& queue, const ForwardCall& call, std::in
   const std::int64_t limit = queue.device.multiprocessors();
   const unsigned undivided = static_cast<unsigned>(std::min(limit, tiles));
   if (!whole || call.workspace == nullptr) return undivided;
-  const std::int64_t most = tiles * mx::ceil_div(params.seqlen_k, std::int64_t{Wide::kTileN});
-  const std::int64_t ctas = std::min(limit, std::max(tiles, most / kLeastShare));
-  const attention::SplitTail tail = split_tail(params, ctas);
+  attention::SplitTail tail = split_tail(params, limit);
+  const std::int64_t ctas = std::min(limit, std::max(tiles, tail.most_ctas(kLeastShare)));
+  tail.ctas = static_cast<std::int32_t>(ctas);
   if (!tail.gives(kLeastShare)) return undivided;
   auto* const memory = static_cast<std::byte*>(call.workspace);
   params.tail = tail;
