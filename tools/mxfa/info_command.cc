@@ -34,11 +34,12 @@ struct MachineRow {
 constexpr MachineRow kMachines[] = {
     {"cpu", "any", "sqnr, quantize, attention, GEMM+quantize, RMSNorm+quantize, the module",
      "Python package"},
-    {"hopper", "sm_90a", "quantize, RMSNorm+quantize, attention forward",
-     "public attention backward, GEMM+quantize, the module"},
+    {"hopper", "sm_90a", "attention forward and backward; kernels of quantize and RMSNorm+quantize",
+     "public quantize and RMSNorm+quantize, GEMM+quantize, the module"},
     {"blackwell", "sm_100a, sm_103a",
-     "quantize, RMSNorm+quantize, attention forward (in the emulator, never run on such a GPU)",
-     "attention backward, GEMM+quantize, the module"},
+     "attention forward; kernels of quantize and RMSNorm+quantize (in the emulator, never run on "
+     "such a GPU)",
+     "attention backward, public quantize and RMSNorm+quantize, GEMM+quantize, the module"},
 };
 
 std::string compiler_name() {
