@@ -15,17 +15,25 @@ struct AlignedDelete {
 
 }  // namespace internal
 
-/// make(Arena&) lays something out, body() gets it on `memory`. Throws Error naming the memory
-/// where it is too small or not aligned to 64 bytes.
+/// Throws Error naming the memory where it has no address, is not on `align` bytes or has fewer
+/// than `bytes`.
+inline void expect_memory(std::span<std::byte> memory, std::string_view name, std::int64_t bytes,
+                          std::int64_t align) {
+  expect(memory.data() != nullptr || memory.empty(), name, "data",
+         later("a null pointer for {} bytes", memory.size()));
+  const auto past = reinterpret_cast<std::uintptr_t>(memory.data()) % std::uintptr_t(align);
+  expect(past == 0, name, later("an address on {} bytes", align),
+         later("one {} bytes past that", past));
+  expect(static_cast<std::int64_t>(memory.size()) >= bytes, name, later("at least {} bytes", bytes),
+         memory.size());
+}
+
+/// make(Arena&) lays something out, body() gets it on `memory`, which expect_memory() checks.
 template <class Make, class Body>
 void with_memory(std::span<std::byte> memory, std::string_view name, Make make, Body body) {
   Arena counter;
   make(counter);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  expect(address % 64 == 0, name, "an address on 64 bytes",
-         later("one {} bytes past that", address % 64));
-  expect(static_cast<std::int64_t>(memory.size()) >= counter.used(), name,
-         later("at least {} bytes", counter.used()), memory.size());
+  expect_memory(memory, name, counter.used(), 64);
   Arena arena(memory);
   body(make(arena));
 }

@@ -347,5 +347,16 @@ TEST(CpuAttentionRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
   EXPECT_THROW(attention::forward(call.forward_args(), call.options, little), Error);
 }
 
+TEST(CpuAttentionRefusals, WorkspaceWithoutAnAddress) {
+  AttentionCall call = small_call({});
+  call.run_forward();
+  const std::span<std::byte> nowhere(static_cast<std::byte*>(nullptr), std::size_t{1} << 20);
+  const std::string want = "workspace: expected data, got a null pointer for 1048576 bytes";
+  EXPECT_EQ(message_of([&] { attention::forward(call.forward_args(), call.options, nowhere); }),
+            want);
+  EXPECT_EQ(message_of([&] { attention::backward(call.backward_args(), call.options, nowhere); }),
+            want);
+}
+
 }  // namespace
 }  // namespace mxfa::testing

@@ -86,6 +86,15 @@ std::vector<Case> cases() {
       {"WorkspaceAlignment",
        "workspace: expected an address on 64 bytes, got one 8 bytes past that",
        [](P& p) { p.space = p.space.subspan(8); }},
+      {"NullWorkspace", "workspace: expected data, got a null pointer for ",
+       [](P& p) {
+         p.space = {static_cast<std::byte*>(nullptr), p.space.size()};
+       }},
+      {"NullWorkspaceOfBackward", "workspace: expected data, got a null pointer for ",
+       [](P& p) {
+         p.space = {static_cast<std::byte*>(nullptr), p.space.size()};
+       },
+       true},
       {"Dy", "dy: expected shape [120, 128], got bf16 [120, 127]",
        [](P& p) { p.call.dy_view.shape[1] = 127; }, true},
       {"Gradient", "gradients.wq: expected shape [128, 128], got f32 [128, 96]",
@@ -128,6 +137,23 @@ TEST(CrossAttentionApi, MemoryThatIsTooSmallIsRefused) {
   PoisonedMemory memory(cross_attention::activation_bytes(call.inputs, call.options));
   EXPECT_THROW(make_activations(call.inputs, call.options, memory.span().first(1000)), Error);
   EXPECT_THROW(make_intermediates(call.inputs, call.options, memory.span().first(64)), Error);
+}
+
+TEST(CrossAttentionApi, MemoryWithoutAnAddressIsRefused) {
+  ModuleCall call(plain_shape().batch(), {});
+  const std::span<std::byte> nowhere(static_cast<std::byte*>(nullptr), std::size_t{1} << 30);
+  const auto message_of = [](auto make) -> std::string {
+    try {
+      make();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message_of([&] { make_activations(call.inputs, call.options, nowhere); }),
+            "activations: expected data, got a null pointer for 1073741824 bytes");
+  EXPECT_EQ(message_of([&] { make_intermediates(call.inputs, call.options, nowhere); }),
+            "intermediates: expected data, got a null pointer for 1073741824 bytes");
 }
 
 /// The call's own workspace gives what a given one gives; asking to look changes nothing.

@@ -5,6 +5,7 @@
 
 #include "core/arena.h"
 #include "core/check.h"
+#include "core/workspace.h"
 #include "device/ops.h"
 #include "dispatch/attention_problem.h"
 #include "dispatch/gpu/device_memory.h"
@@ -333,11 +334,7 @@ void check_row_max(const TensorView& row_max, const TensorView& lse) {
 
 void check_workspace(const DeviceProblem& problem, std::span<std::byte> workspace,
                      std::int64_t bytes) {
-  expect(static_cast<std::int64_t>(workspace.size()) >= bytes, "workspace",
-         later("at least {} bytes", bytes), workspace.size());
-  const auto past = reinterpret_cast<std::uintptr_t>(workspace.data()) % device::kMemoryAlignment;
-  expect(past == 0, "workspace", later("an address on {} bytes", device::kMemoryAlignment),
-         later("one {} bytes past that", past));
+  core::expect_memory(workspace, "workspace", bytes, device::kMemoryAlignment);
   expect_on_device(problem.queue.device, workspace.data(), "workspace");
 }
 

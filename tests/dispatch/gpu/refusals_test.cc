@@ -354,6 +354,8 @@ TEST(GpuWorkspace, IsChecked) {
   EXPECT_EQ(refusal(memory.first(bytes - 1)),
             fmt::format("workspace: expected at least {} bytes, got {}", bytes, bytes - 1));
   EXPECT_EQ(refusal({}), fmt::format("workspace: expected at least {} bytes, got 0", bytes));
+  EXPECT_EQ(refusal({static_cast<std::byte*>(nullptr), bytes}),
+            fmt::format("workspace: expected data, got a null pointer for {} bytes", bytes));
   EXPECT_EQ(refusal({memory.data() + 64, bytes}),
             "workspace: expected an address on 256 bytes, got one 64 bytes past that");
   alignas(256) static std::byte host[256];
