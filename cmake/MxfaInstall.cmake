@@ -9,12 +9,13 @@ set_target_properties(mxfa_library PROPERTIES VERSION ${PROJECT_VERSION}
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/mxfa)
 install(TARGETS mxfa_library EXPORT mxfaTargets)
+# Optional: after a build of the target mxfa_library alone there are no others to install.
 if(TARGET mxfa)
   set_target_properties(mxfa PROPERTIES INSTALL_RPATH "\$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-  install(TARGETS mxfa)
+  install(TARGETS mxfa OPTIONAL)
 endif()
 if(TARGET mxemu_driver)
-  install(TARGETS mxemu_driver LIBRARY)
+  install(TARGETS mxemu_driver LIBRARY OPTIONAL)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/mxfa TYPE INCLUDE FILES_MATCHING PATTERN "*.h")
 install(EXPORT mxfaTargets NAMESPACE mxfa:: DESTINATION ${package_dir})
