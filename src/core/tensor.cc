@@ -30,7 +30,8 @@ TensorView make_tensor(void* data, DType dtype, std::span<const std::int64_t> sh
     core::expect(shape[i] >= 0, "shape", "extents of at least 0", shape[i]);
     view.shape[i] = shape[i];
     view.strides[i] = stride;
-    stride *= shape[i];
+    core::expect(!__builtin_mul_overflow(stride, shape[i], &stride), "shape",
+                 "fewer than 2^63 elements", core::later("[{}]", fmt::join(shape, ", ")));
   }
   return view;
 }

@@ -36,6 +36,12 @@ void check_options(const Options& options) {
                "mxfp8 or bf16", static_cast<std::int64_t>(options.precision));
   core::expect(options.recipe == Recipe::kBlackwell || options.recipe == Recipe::kHopper, "recipe",
                "blackwell or hopper", static_cast<std::int64_t>(options.recipe));
+  core::expect(options.scale_rule <= ScaleRule::kFloor, "scale_rule", "round-up or floor",
+               static_cast<std::int64_t>(options.scale_rule));
+  core::expect(options.causal_alignment <= CausalAlignment::kTopLeft, "causal_alignment",
+               "bottom-right or top-left", static_cast<std::int64_t>(options.causal_alignment));
+  core::expect(options.output_shape <= BlockShape::k1xD, "output_shape", "a member of BlockShape",
+               static_cast<std::int64_t>(options.output_shape));
 }
 
 /// Tensors that are not payload have one dtype; some must not be payload.

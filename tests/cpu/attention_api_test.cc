@@ -333,6 +333,12 @@ TEST(CpuAttentionRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
        [](ForwardArgs&, Options& o) { o.p_scale = attention::PScale::kBlockAmax; }},
       {"exact: expected a device, got the CPU (its oracle is `mxfa sqnr`)",
        [](ForwardArgs&, Options& o) { o.exact = true; }},
+      {"scale_rule: expected round-up or floor, got 9",
+       [](ForwardArgs&, Options& o) { o.scale_rule = static_cast<ScaleRule>(9); }},
+      {"causal_alignment: expected bottom-right or top-left, got 9",
+       [](ForwardArgs&, Options& o) { o.causal_alignment = static_cast<CausalAlignment>(9); }},
+      {"output_shape: expected a member of BlockShape, got 9",
+       [](ForwardArgs&, Options& o) { o.output_shape = static_cast<BlockShape>(9); }},
       {"softmax_scale: expected a finite number above 0, got 0",
        [](ForwardArgs&, Options& o) { o.softmax_scale = 0.0; }},
       {"cu_seqlens_k[1]: expected a sequence of at most 32 rows, got one of 33",
@@ -345,6 +351,15 @@ TEST(CpuAttentionRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
   AttentionCall call = small_call({});
   call.poison_all();
   EXPECT_THROW(attention::forward(call.forward_args(), call.options, little), Error);
+}
+
+TEST(CpuAttentionRefusals, MoreElementsThanCanBeCounted) {
+  const std::int64_t rows = std::int64_t{1} << 58;
+  EXPECT_EQ(message_of([&] {
+              make_tensor(nullptr, DType::kBF16, {rows, 2, 32});
+            }),
+            "shape: expected fewer than 2^63 elements, got [288230376151711744, 2, 32]");
+  EXPECT_EQ(message_of([&] { make_tensor(nullptr, DType::kBF16, {rows, 1, 16}); }), "");
 }
 
 TEST(CpuAttentionRefusals, WorkspaceWithoutAnAddress) {
