@@ -48,16 +48,12 @@ struct SplitTail {
   MXFA_HOST_DEVICE constexpr std::int32_t total_cost() const { return cost_before(all_blocks()); }
   /// How many CTAs can have `least` blocks of whole tiles each, or as much, where all is divided.
   constexpr std::int64_t most_ctas(std::int64_t least) const {
-    const std::int64_t all =
-        (std::int64_t{short_tiles} * short_cost + std::int64_t{tiles} * cost) * blocks;
-    return all / (least * cost);
+    return cost_with(tiles) / (least * cost);
   }
   /// Whether every share gets `least` blocks of whole tiles, or as much, and 32 bits hold all
   /// numbers on the way. Else the tail is not to be divided so.
   constexpr bool gives(std::int32_t least) const {
-    const std::int64_t total =
-        (std::int64_t{short_tiles} * short_cost + std::int64_t{tiles - whole_tiles()} * cost) *
-        blocks;
+    const std::int64_t total = cost_with(tiles - whole_tiles());
     return total / ctas >= std::int64_t{least} * cost && total < (std::int64_t{1} << 31) / ctas;
   }
 
@@ -80,6 +76,10 @@ struct SplitTail {
   }
 
  private:
+  /// Of the short tiles and so many others.
+  constexpr std::int64_t cost_with(std::int32_t others) const {
+    return (std::int64_t{short_tiles} * short_cost + std::int64_t{others} * cost) * blocks;
+  }
   MXFA_HOST_DEVICE constexpr std::int32_t short_blocks() const { return short_tiles * blocks; }
   MXFA_HOST_DEVICE constexpr std::int32_t all_blocks() const { return tail_tiles() * blocks; }
   /// Of the tail's first `count` blocks.

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/workspace.h"
 #include "dispatch/attention_operands.h"
+#include "dispatch/attention_problem.h"
 #include "dispatch/device_calls.h"
 #include "dispatch/tiled_scales.h"
 #include "dispatch/validate.h"
@@ -32,16 +33,7 @@ void check_options(const Options& options) {
                dtype_name(options.dq_accum));
   core::expect(options.p_scale == PScale::kConstant, "p_scale", "constant on the CPU",
                "block scales");
-  core::expect(options.precision == Precision::kMxfp8 || is_bf16(options), "precision",
-               "mxfp8 or bf16", static_cast<std::int64_t>(options.precision));
-  core::expect(options.recipe == Recipe::kBlackwell || options.recipe == Recipe::kHopper, "recipe",
-               "blackwell or hopper", static_cast<std::int64_t>(options.recipe));
-  core::expect(options.scale_rule <= ScaleRule::kFloor, "scale_rule", "round-up or floor",
-               static_cast<std::int64_t>(options.scale_rule));
-  core::expect(options.causal_alignment <= CausalAlignment::kTopLeft, "causal_alignment",
-               "bottom-right or top-left", static_cast<std::int64_t>(options.causal_alignment));
-  core::expect(options.output_shape <= BlockShape::k1xD, "output_shape", "a member of BlockShape",
-               static_cast<std::int64_t>(options.output_shape));
+  dispatch::check_members(options);
 }
 
 /// Tensors that are not payload have one dtype; some must not be payload.

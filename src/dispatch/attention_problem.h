@@ -1,9 +1,31 @@
 #pragma once
 
+#include <string_view>
+
 #include "attention/problem.h"
+#include "core/check.h"
 #include "mxfa/attention.h"
 
 namespace mxfa::dispatch {
+
+/// Throws Error naming an option that is no member of its enum.
+inline void check_members(const attention::Options& options) {
+  using attention::Precision, attention::Recipe;
+  const auto check = [](bool is_member, std::string_view name, std::string_view members,
+                        auto value) {
+    core::expect(is_member, name, members, static_cast<std::int64_t>(value));
+  };
+  check(options.precision == Precision::kMxfp8 || options.precision == Precision::kBf16,
+        "precision", "mxfp8 or bf16", options.precision);
+  check(options.recipe == Recipe::kBlackwell || options.recipe == Recipe::kHopper, "recipe",
+        "blackwell or hopper", options.recipe);
+  check(options.scale_rule <= ScaleRule::kFloor, "scale_rule", "round-up or floor",
+        options.scale_rule);
+  check(options.causal_alignment <= CausalAlignment::kTopLeft, "causal_alignment",
+        "bottom-right or top-left", options.causal_alignment);
+  check(options.output_shape <= BlockShape::k1xD, "output_shape", "a member of BlockShape",
+        options.output_shape);
+}
 
 /// What shapes and options say of a call. q and k: [.., heads, head_dim]. Lengths are left to the
 /// caller.

@@ -60,9 +60,7 @@ device::Sequences broadcast_sequence(const TensorView& q, const TensorView& cu_s
 }
 
 void check_options(const attention::Options& options) {
-  expect(options.precision == attention::Precision::kMxfp8 ||
-             options.precision == attention::Precision::kBf16,
-         "precision", "mxfp8 or bf16", static_cast<std::int64_t>(options.precision));
+  check_members(options);
   if (options.precision == attention::Precision::kBf16) {
     unsupported("precision", "mxfp8 on a device", "bf16");
   }

@@ -84,6 +84,12 @@ const Refusal kRefusals[] = {
      [](ForwardArgs& a, Options&) { a.cu_seqlens_k.data = on_host; }},
     {"HostOutput", "lse: expected memory of device 0, got an address that is no device's",
      [](ForwardArgs& a, Options&) { a.lse.data = on_host; }},
+    {"ScaleRuleMember", "scale_rule: expected round-up or floor, got 9",
+     [](ForwardArgs&, Options& o) { o.scale_rule = static_cast<ScaleRule>(9); }},
+    {"CausalAlignment", "causal_alignment: expected bottom-right or top-left, got 9",
+     [](ForwardArgs&, Options& o) { o.causal_alignment = static_cast<CausalAlignment>(9); }},
+    {"OutputShapeMember", "output_shape: expected a member of BlockShape, got 9",
+     [](ForwardArgs&, Options& o) { o.output_shape = static_cast<BlockShape>(9); }},
     {"DType", "q: expected bf16, f32 or e4m3, got f16 [5, 2, 64]",
      [](ForwardArgs& a, Options&) {
        for (Tensor* x : {&a.q, &a.k, &a.v}) x->values.dtype = DType::kF16;

@@ -321,9 +321,12 @@ Kernel dial_kernel(Product product) {
       return kernel(kBf16Image, "_s", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16S>>));
     case Product::kBf16Dp:
       return kernel(kBf16Image, "_dp", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16Dp>>));
-    default:
+    case Product::kBf16:
       return kernel(kBf16Image, "", sizeof(SmemPlan<DialConfig<kHeadDim, Product::kBf16>>));
+    case Product::kGroupScales:
+      break;
   }
+  throw Error(ErrorKind::kInvalidArgument, "product: expected a dial, got another");
 }
 template <int kHeadDim>
 Kernel kernel_of(const BackwardCall& call) {
