@@ -71,8 +71,8 @@ enum class Rounding : std::uint8_t { kBf16, kE4M3 };
 /// Online softmax of a tile of scores. Columns [begin, end) of a row are visible.
 struct SoftmaxTile {
   std::int64_t rows = 0;
-  std::int64_t cols = 0;       ///< a multiple of kPanel
-  const float* acc = nullptr;  ///< [rows, cols], raw sums
+  std::int64_t cols = 0;  ///< a multiple of kPanel
+  float* acc = nullptr;   ///< [rows, cols], raw sums; changed where scores are huge
   SumLayout acc_layout = {};
   std::uint16_t* p = nullptr;  ///< out: BF16 [rows, cols], 0 where masked; may lie over acc (below)
   LeftLayout p_layout = {};

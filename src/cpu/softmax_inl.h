@@ -103,6 +103,27 @@ MXFA_CPU_INLINE void update_maxima(const SoftmaxTile& t, std::int64_t first, con
   }
 }
 
+/// Scores in log2 units whose own rounding in FP32 is a quarter of a binade, and more from there
+/// on.
+inline constexpr float kHugeScore = 0x1p22f;
+
+/// Largest scores are rounded products, which row_weights() takes from exact ones: of huge scores
+/// the difference may be many binades. So those of a row become relative to the tile's largest
+/// before they are multiplied, which is exact near it. Returns row_weights()' exponent.
+MXFA_CPU_INLINE float centre_row(const SoftmaxTile& t, std::int64_t row, float top) {
+  float* const acc = t.acc + t.acc_layout.at(row);
+  const auto cols = static_cast<std::int32_t>(t.cols);
+  const VF centre = splat(top);
+  for (std::int32_t j = 0; j < cols; j += kGroup * kV) {
+    float* const at = acc + t.acc_layout.at(0, j);
+    MXFA_CPU_EACH(i, kGroup) {
+      float* const piece = at + i * t.acc_layout.across;
+      store(piece, load<VF>(piece) - centre);
+    }
+  }
+  return t.offset + (top * t.mult - t.max[row]);
+}
+
 /// Rows of a tile together, so that their lanes are folded and their maxima updated side by side.
 template <Rounding To, bool Fold, bool LeakFree>
 MXFA_CPU_INLINE void softmax_rows(const SoftmaxTile& t, std::int64_t first) {
@@ -126,6 +147,10 @@ MXFA_CPU_INLINE void softmax_rows(const SoftmaxTile& t, std::int64_t first) {
   if (LeakFree) max_of_each(folded_tops, folded_top);
   update_maxima<LeakFree>(t, first, top, folded_top, exponent);
   for (int i = 0; i < rows; ++i) {
+    const float size = __builtin_fabsf(t.max[first + i]);
+    if (!LeakFree && size >= kHugeScore && size <= __FLT_MAX__) [[unlikely]] {
+      exponent[i] = centre_row(t, first + i, top[i]);
+    }
     sums[i] = all_visible(i) ? row_weights<To, false, Fold, LeakFree>(t, first + i, exponent[i])
                              : row_weights<To, true, Fold, LeakFree>(t, first + i, exponent[i]);
   }

@@ -214,7 +214,7 @@ TEST_P(CpuKernels, PayloadOfPDiffersFromAnExactExp2InFewRoundings) {
   testing::Rng rng(2);
   std::int64_t differing = 0;
   for (std::int64_t tile = 0; tile < kTiles; ++tile) {
-    const std::vector<float> acc = rng.normal_values<float>(kRows * kCols, 4);
+    std::vector<float> acc = rng.normal_values<float>(kRows * kCols, 4);
     std::vector<std::uint16_t> p(acc.size());
     std::vector<std::int32_t> begin(kRows, 0), end(kRows, kCols);
     std::vector<float> max(kRows, -INFINITY), true_max = max, sum(kRows, 0), alpha(kRows);
