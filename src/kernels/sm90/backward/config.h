@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/host_device.h"
+#include "kernels/sm90/backward/row_band.h"
 
 /// Tiles, roles, registers and shared memory of the Hopper backward. For host and device.
 namespace mxfa::sm90::backward {
@@ -161,9 +162,9 @@ struct StageRecord {
 /// A key tile as the consumers see it.
 struct KeyRecord {
   std::int64_t out_row;  ///< packed row of its first key
-  std::int32_t key0;     ///< in its sequence
+  RowBand rows;          ///< that see its keys
   std::int32_t seqlen_q;
-  std::int32_t seqlen_k;
+  std::int32_t count;          ///< of its keys, those that exist
   std::int32_t head;           ///< of K and V
   std::int32_t reference;      ///< the largest exponent of K
   float k_factor[kKGroups];    ///< 2^K's exponent, of groups of 32 keys
@@ -178,11 +179,14 @@ struct QueryPlace {
   std::int32_t m_begin, m_end;
   std::int32_t full_begin, full_end;  ///< queries that see all of the keys
   std::int32_t seqlen_q, seqlen_k;
-  std::int32_t head;           ///< of K and V; below 0: there are no more key tiles
-  std::int32_t tile;           ///< the key tile, in its sequence
-  std::int32_t k_tile, k_row;  ///< it, and its first key, among all sequences'
-  std::int32_t members;        ///< heads of Q that share these keys
-  std::int32_t turn;           ///< key tiles before it; of the batch, where they share queries
+  RowBand rows;                  ///< that see the keys
+  std::uint32_t number;          ///< the CTA's key tiles that queries see, before this one
+  std::int32_t head;             ///< of K and V; below 0: there are no more key tiles
+  std::int32_t tile;             ///< the key tile, in its sequence
+  std::int32_t k_tile, k_row;    ///< it, and its first key, among all sequences'
+  std::int32_t members;          ///< heads of Q that share these keys
+  std::int32_t turn;             ///< key tiles before it; of the batch, where they share queries
+  std::int32_t first_key_shift;  ///< RowBand's; as if rows saw all keys, where those share queries
 };
 
 /// Of the keys of a tile where every token has a scale: what KeyRecord has for groups is for the 16

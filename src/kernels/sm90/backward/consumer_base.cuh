@@ -125,11 +125,10 @@ class ConsumerBase : protected Warpgroup<Config> {
     Seen seen = 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int key = keys.key0 + 64 * part_ + 16 * warp_ + 8 * h + lane_ / 4;
-      const attention::KeyRange rows =
-          attention::seeing_rows(params_.mask, keys.seqlen_q, keys.seqlen_k, key, key + 1);
-      seen |= (queries_before(static_cast<int>(rows.end) - first) &
-               ~queries_before(static_cast<int>(rows.begin) - first))
+      const int key = 64 * part_ + 16 * warp_ + 8 * h + lane_ / 4;
+      if (key >= keys.count) continue;
+      seen |= (queries_before(keys.rows.end_row(key, keys.seqlen_q) - first) &
+               ~queries_before(keys.rows.first_row(key) - first))
               << 16 * h;
     }
     return seen;

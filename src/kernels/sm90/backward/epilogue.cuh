@@ -131,7 +131,7 @@ __device__ inline void store_gradient(const BackwardParams& params, const Gradie
     for (int step = 0; step < 16 / kRows; ++step) {
       const int row = first_row + kRows * step + lane / kPieces;
       const int column = kHalf * half + 8 * (lane % kPieces);
-      if (keys.key0 + row < keys.seqlen_k && column < params.columns) {
+      if (row < keys.count && column < params.columns) {
         store_piece(out, keys.out_row + row, keys.head, column, values[step]);
       }
     }

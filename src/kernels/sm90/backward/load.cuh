@@ -6,6 +6,7 @@
 #include "kernels/sm90/backward/load_keys.cuh"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/common/mma.cuh"
+#include "ptx/lane.cuh"
 #include "ptx/mbarrier.cuh"
 
 /// The roles that load queries.
@@ -19,26 +20,31 @@ class RowProducer {
   using Plan = SmemPlan<Config>;
   using Record = typename Config::Record;
 
-  __device__ RowProducer(const BackwardParams& params, Plan& smem)
-      : params_(params), smem_(smem), lane_(threadIdx.x & 31) {}
+  __device__ RowProducer(const BackwardParams& params, Plan& smem) : params_(params), smem_(smem) {}
 
   __device__ void run() {
-    for (unsigned n = 0;; ++n) {
-      const unsigned buffer = n % Config::kKeyBuffers;
-      ptx::mbarrier_wait(shared_address(&smem_.place_full[buffer]), n / Config::kKeyBuffers % 2);
+    unsigned keys = 0;
+    while (true) {
+      const unsigned buffer = keys % Config::kKeyBuffers;
+      ptx::mbarrier_wait(shared_address(&smem_.place_full[buffer]), keys / Config::kKeyBuffers % 2);
       const QueryPlace& place = smem_.place[buffer];
       if (place.head < 0) break;
       load_rows(place);
+      keys = place.number;  // not kept meanwhile
       __syncwarp();
-      if (lane_ == 0) ptx::mbarrier_arrive(shared_address(&smem_.place_empty[buffer]));
+      if (leads()) {
+        ptx::mbarrier_arrive(shared_address(&smem_.place_empty[keys % Config::kKeyBuffers]));
+      }
+      ++keys;
     }
     wait_for_stage();
-    if (lane_ != 0) return;
+    if (!leads()) return;
     record().flags = 0;
     ptx::mbarrier_arrive(shared_address(&smem_.rows_full[stage()]));
   }
 
  private:
+  static __device__ bool leads() { return ptx::lane_now() == 0; }
   __device__ int stage() const { return static_cast<int>(tile_ % Config::kStages); }
   __device__ StageRecord& record() const { return smem_.stage[tile_ % Config::kTileRecords]; }
   __device__ void wait_for_stage() const {
@@ -50,15 +56,14 @@ class RowProducer {
     for (int member = 0; member < place.members; ++member) {
       // Each lane prepares a tile: a lone thread would take longer than consumers do.
       for (int first = place.m_begin; first < place.m_end; first += 32) {
-        const int m = first + lane_;
+        const int m = first + ptx::lane_now();
         const std::uint32_t flags = flags_of(place, m, member == 0, member + 1 == place.members,
                                              place.tile % kPromotePhases) |
                                     (is_masked(place, m) ? kMasked : 0u);
-        const int turn = place.turn - first_turn(place, m);
         const int count = min(32, place.m_end - first);
         for (int i = 0; i < count; ++i) {
           copy_rows(place, place.head * place.members + member, first + i,
-                    __shfl_sync(~0u, flags, i), __shfl_sync(~0u, turn, i));
+                    __shfl_sync(~0u, flags, i));
         }
       }
     }
@@ -94,25 +99,20 @@ class RowProducer {
     return m * kTileM < place.full_begin || (m + 1) * kTileM > place.full_end;
   }
 
-  /// The first key tile that a query tile sees; those that it sees lie side by side.
-  __device__ int first_turn(const QueryPlace& place, int m) const {
-    if (params_.dq_turns == nullptr || params_.sides.broadcast_q) return 0;
-    const attention::KeyRange keys =
-        attention::visible_span(params_.mask, place.seqlen_q, place.seqlen_k,
-                                std::int64_t{m} * kTileM, std::int64_t{m} * kTileM + kTileM);
-    return static_cast<int>(keys.begin / kTileN);
+  /// How many key tiles add to a query tile's dQ before this one: those that it sees lie side by
+  /// side.
+  __device__ int turn_of(const QueryPlace& place, int m) const {
+    return place.turn - max(0, m * kTileM + place.first_key_shift) / kTileN;
   }
 
-  __device__ void copy_rows(const QueryPlace& place, int head, int m, std::uint32_t flags,
-                            int turn) {
+  __device__ void copy_rows(const QueryPlace& place, int head, int m, std::uint32_t flags) {
     wait_for_stage();
-    if (lane_ == 0) start_rows(place, head, m, flags, turn);
+    if (leads()) start_rows(place, head, m, flags);
     __syncwarp();
     ++tile_;
   }
 
-  __device__ void start_rows(const QueryPlace& place, int head, int m, std::uint32_t flags,
-                             int turn) {
+  __device__ void start_rows(const QueryPlace& place, int head, int m, std::uint32_t flags) {
     using namespace cuda::ptx;
     const int q_tile = place.q_tile + m, o_tile = place.o_tile + m;
     record() = {.flags = flags,
@@ -121,7 +121,7 @@ class RowProducer {
                 .o_column = o_tile * kTileM,
                 .head = head,
                 .dq = {.tile = static_cast<std::int32_t>(head * params_.dq_head_stride) + q_tile,
-                       .turn = turn,
+                       .turn = turn_of(place, m),
                        .last = 0}};
     std::uint64_t* const full = &smem_.rows_full[stage()];
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
@@ -138,7 +138,6 @@ class RowProducer {
 
   const BackwardParams& params_;
   Plan& smem_;
-  int lane_;
   unsigned tile_ = 0;  ///< of all that it loads
 };
 

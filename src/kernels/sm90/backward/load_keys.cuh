@@ -7,6 +7,7 @@
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/common/mma.cuh"
+#include "ptx/lane.cuh"
 #include "ptx/mbarrier.cuh"
 
 /// The role that takes key tiles.
@@ -32,8 +33,7 @@ class KeyProducer {
  public:
   using Plan = SmemPlan<Config>;
 
-  __device__ KeyProducer(const BackwardParams& params, Plan& smem)
-      : params_(params), smem_(smem), lane_(threadIdx.x & 31) {}
+  __device__ KeyProducer(const BackwardParams& params, Plan& smem) : params_(params), smem_(smem) {}
 
   __device__ void run() {
     int sequence = 0;
@@ -46,12 +46,13 @@ class KeyProducer {
       if (taken == Taken::kKeys) ++keys_;
     }
     __syncwarp();
-    if (lane_ != 0) return;
+    if (!leads()) return;
     smem_.place[buffer()].head = -1;
     ptx::mbarrier_arrive(shared_address(&smem_.place_full[buffer()]));
   }
 
  private:
+  static __device__ bool leads() { return ptx::lane_now() == 0; }
   __device__ int buffer() const { return static_cast<int>(keys_ % Config::kKeyBuffers); }
   __device__ unsigned empty_phase() const { return (keys_ / Config::kKeyBuffers + 1) % 2; }
   /// Until the producer of rows has done with the keys before. In order, a CTA that took two key
@@ -62,27 +63,35 @@ class KeyProducer {
                        before / Config::kKeyBuffers % 2);
   }
 
-  /// Where every token has a scale: of keys lane, lane + 32, ..; a key that does not exist has its
-  /// warp's.
-  struct TokenExponents {
+  /// Where every token has a scale: a byte each of keys lane, lane + 32, ..; 0 where there is none.
+  struct TokenScales {
     static constexpr int kCount = kTileN / 32;
-    int k[kCount], v[kCount];
-    bool exists[kCount];
+    std::uint32_t k = 0, v = 0;
 
-    __device__ TokenExponents(const BackwardParams& params, const QueryPlace& place, int lane) {
+    __device__ TokenScales(const BackwardParams& params, const QueryPlace& place) {
+      const int lane = ptx::lane_now();
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const int token = 32 * i + lane;
-        const auto exponent = [&](const device::OperandScales& scales) {
-          return scale_exponent(__ldg(scales.data + (place.k_row + token) * scales.row_stride +
-                                      place.head * scales.head_stride));
+        if (!exists(place, token)) continue;
+        const auto scale = [&](const device::OperandScales& scales) {
+          return std::uint32_t{__ldg(scales.data + (place.k_row + token) * scales.row_stride +
+                                     place.head * scales.head_stride)};
         };
-        exists[i] = place.tile * kTileN + token < place.seqlen_k;
-        k[i] = exists[i] ? exponent(params.k_scales) : -127;
-        v[i] = exists[i] ? exponent(params.v_scales) : -127;
+        k |= scale(params.k_scales) << 8 * i;
+        v |= scale(params.v_scales) << 8 * i;
       }
     }
-    __device__ int largest_k() const { return max(max(k[0], k[1]), max(k[2], k[3])); }
+    static __device__ bool exists(const QueryPlace& place, int token) {
+      return place.tile * kTileN + token < place.seqlen_k;
+    }
+    static __device__ int exponent(std::uint32_t scales, int i) {
+      return scale_exponent(static_cast<std::uint8_t>(scales >> 8 * i));
+    }
+    __device__ int largest_k() const {
+      return __reduce_max_sync(
+          ~0u, max(max(exponent(k, 0), exponent(k, 1)), max(exponent(k, 2), exponent(k, 3))));
+    }
     /// Of 16 lanes.
     static __device__ int largest_of_warp(int exponent) {
 #pragma unroll
@@ -91,92 +100,110 @@ class KeyProducer {
       }
       return exponent;
     }
-    /// `reference`: K's largest.
-    __device__ void store(KeyTokens& out, int reference, int lane) const {
-#pragma unroll
+    /// `reference`: K's largest. A key that does not exist has its warp's.
+    __device__ void store(KeyTokens& out, const QueryPlace& place, int reference) const {
+#pragma unroll 1
       for (int i = 0; i < kCount; ++i) {
-        const int of_k = largest_of_warp(k[i]), of_v = largest_of_warp(v[i]);
-        const unsigned differ = __ballot_sync(~0u, exists[i] && (k[i] != of_k || v[i] != of_v));
-        out.k_within[32 * i + lane] = power_of_two(exists[i] ? k[i] - of_k : 0);
-        out.v_within[32 * i + lane] = power_of_two(exists[i] ? v[i] - of_v : 0);
+        const int lane = ptx::lane_now(), token = 32 * i + lane;
+        const bool is_there = exists(place, token);
+        const int below_k = exponent(k, i) - store_warp(out.k_factor, i, lane, exponent(k, i));
+        const int below_v = exponent(v, i) - store_warp(out.v_factor, i, lane, exponent(v, i));
+        out.k_within[token] = power_of_two(is_there ? below_k : 0);
+        out.v_within[token] = power_of_two(is_there ? below_v : 0);
+        const unsigned differ = __ballot_sync(~0u, is_there && (below_k | below_v) != 0);
         if (lane % 16 != 0) continue;
-        const int warp = 2 * i + lane / 16;
-        out.k_factor[warp] = power_of_two(of_k);
-        out.k_relative[warp] = power_of_two(of_k - reference);
-        out.v_factor[warp] = power_of_two(of_v);
-        out.differ[warp] = differ >> lane & 0xFFFFu;
+        out.k_relative[token / 16] = power_of_two(exponent(k, i) - below_k - reference);
+        out.differ[token / 16] = differ >> lane & 0xFFFFu;
       }
+    }
+    /// Returns the largest of 16 keys.
+    static __device__ int store_warp(float (&factors)[KeyTokens::kWarps], int i, int lane,
+                                     int exponent) {
+      const int largest = largest_of_warp(exponent);
+      if (lane % 16 == 0) factors[2 * i + lane / 16] = power_of_two(largest);
+      return largest;
     }
   };
 
   enum class Taken : std::uint8_t { kKeys, kUnseen, kNothing };
 
   /// kUnseen where no query sees the keys, kNothing where there are no more. What is found goes to
-  /// shared memory at once and is read from there: there are few registers.
+  /// shared memory at once and is read from there, step by step: there are few registers.
   __device__ Taken take(int work, int& sequence) {
     const Sides& sides = params_.sides;
-    QueryPlace& place = smem_.place[buffer()];
     sequence = device::find_sequence(sides.k, sequence, work / sides.num_heads_kv);
     // Tiles of a head side by side: they read the same Q and dO.
-    const int first = static_cast<int>(sides.k.tiles(sequence));
-    const int count = static_cast<int>(sides.k.tiles(sequence + 1)) - first;
+    const int first = tiles_before(sides.k, sequence);
+    const int count = tiles_before(sides.k, sequence + 1) - first;
     const int here = work - first * sides.num_heads_kv;
     if (here >= count * sides.num_heads_kv) return Taken::kNothing;  // of the last sequence
     __syncwarp();
-    if (lane_ == 0) {
-      place.members = sides.num_heads / sides.num_heads_kv;
-      const int tile = here % count, q_sequence = sides.broadcast_q ? 0 : sequence;
+    QueryPlace& place = smem_.place[buffer()];
+    if (leads()) {
+      const int tile = here % count;
+      place.number = keys_;
       place.head = here / count;
       place.tile = tile;
       place.turn = tile + (sides.broadcast_q ? first : 0);
       place.k_tile = first + tile;
-      const int k_begin = static_cast<int>(sides.k.tokens(sequence));
-      place.k_row = k_begin + tile * kTileN;
-      place.seqlen_k = static_cast<int>(sides.k.tokens(sequence + 1)) - k_begin;
-      const int q_row = static_cast<int>(sides.q.tokens(q_sequence));
-      place.q_row = q_row;
-      place.seqlen_q = static_cast<int>(sides.q.tokens(q_sequence + 1)) - q_row;
-      place.q_tile = 2 * static_cast<int>(sides.q.tiles(q_sequence));
-      place.o_row = static_cast<int>(sides.o.tokens(sequence));
-      place.o_tile = 2 * static_cast<int>(sides.o.tiles(sequence));
     }
     __syncwarp();
-    if (!find_rows(place)) {
+    if (leads()) find_sides(sequence, place);
+    __syncwarp();
+    if (leads()) find_rows(place);
+    __syncwarp();
+    if (place.m_begin >= place.m_end) {
       store_zeros(place);
       return Taken::kUnseen;
     }
+    if (leads()) ptx::mbarrier_arrive(shared_address(&smem_.place_full[buffer()]));
     copy_keys(sequence, place);
     return Taken::kKeys;
   }
 
-  /// Those that see some of the keys, or all; none does where keys end within the tile. Lane 0
-  /// looks for the former, 1 and 2 for those that see the last and the first key. False: there are
-  /// none.
-  __device__ bool find_rows(QueryPlace& place) const {
-    const int key0 = place.tile * kTileN, end = key0 + kTileN, from = lane_ == 1 ? end - 1 : key0;
-    const attention::KeyRange rows = attention::seeing_rows(
-        params_.mask, place.seqlen_q, place.seqlen_k, from, lane_ == 0 ? end : from + 1);
-    const int row_begin = static_cast<int>(rows.begin), row_end = static_cast<int>(rows.end);
-    const auto of_lane = [](int value, int lane) { return __shfl_sync(~0u, value, lane); };
-    const int full_begin = max(of_lane(row_begin, 1), of_lane(row_begin, 2));
-    const int full_end = min(of_lane(row_end, 1), of_lane(row_end, 2));
-    if (of_lane(row_begin, 0) >= of_lane(row_end, 0)) return false;
-    if (lane_ == 0) {
-      place.m_begin = row_begin / kTileM;
-      place.m_end = (row_end + kTileM - 1) / kTileM;
-      place.full_begin = full_begin;
-      place.full_end = end > place.seqlen_k ? 0 : full_end;
-      ptx::mbarrier_arrive(shared_address(&smem_.place_full[buffer()]));
-    }
-    return true;
+  /// offsets.tiles(sequence), below 2^31.
+  static __device__ int tiles_before(const device::JaggedOffsetsView& offsets, int sequence) {
+    if (!offsets.dense()) return static_cast<int>(offsets.tile_begin[sequence]);
+    const auto seqlen = static_cast<unsigned>(offsets.seqlen);
+    return static_cast<int>((seqlen + (mx::kAtomRows - 1)) / mx::kAtomRows) * sequence;
+  }
+
+  __device__ void find_sides(int sequence, QueryPlace& place) const {
+    const Sides& sides = params_.sides;
+    const int k_begin = static_cast<int>(sides.k.tokens(sequence));
+    place.k_row = k_begin + place.tile * kTileN;
+    place.seqlen_k = static_cast<int>(sides.k.tokens(sequence + 1)) - k_begin;
+    place.o_row = static_cast<int>(sides.o.tokens(sequence));
+    place.o_tile = 2 * tiles_before(sides.o, sequence);
+    const int q_sequence = sides.broadcast_q ? 0 : sequence;
+    const int q_row = static_cast<int>(sides.q.tokens(q_sequence));
+    place.q_row = q_row;
+    place.seqlen_q = static_cast<int>(sides.q.tokens(q_sequence + 1)) - q_row;
+    place.q_tile = 2 * tiles_before(sides.q, q_sequence);
+    place.members = sides.num_heads / sides.num_heads_kv;
+  }
+
+  /// Those that see some of the keys, or all; none does where keys end within the tile.
+  __device__ void find_rows(QueryPlace& place) const {
+    const int seqlen_q = place.seqlen_q, seqlen_k = place.seqlen_k, key0 = place.tile * kTileN;
+    const RowBand rows = RowBand::of(params_.mask, seqlen_q, seqlen_k, key0);
+    const int last = min(kTileN, seqlen_k - key0) - 1;
+    const int begin = rows.first_row(0), end = rows.end_row(last, seqlen_q);
+    place.rows = rows;
+    place.m_begin = begin / kTileM;
+    place.m_end = begin < end ? (end + kTileM - 1) / kTileM : 0;
+    place.full_begin = rows.first_row(last);
+    place.full_end = last + 1 < kTileN ? 0 : rows.end_row(0, seqlen_q);
+    place.first_key_shift = RowBand::first_key_shift(
+        params_.sides.broadcast_q ? attention::Mask{} : params_.mask, seqlen_q, seqlen_k);
   }
 
   __device__ void copy_keys(int sequence, const QueryPlace& place) {
     if constexpr (Config::kTokenScales) {
-      const TokenExponents exponents(params_, place, lane_);
-      const int largest = __reduce_max_sync(~0u, exponents.largest_k());
+      const TokenScales scales(params_, place);
+      const int largest = scales.largest_k();
       wait_for_keys();
-      exponents.store(smem_.tokens, largest, lane_);
+      scales.store(smem_.tokens, place, largest);
       start_keys(place, largest);
     } else {
       start_keys(place, store_group_factors(sequence, place));
@@ -188,24 +215,25 @@ class KeyProducer {
 
   /// Lanes 0..3 take K's exponents, 4..7 V's (which BF16 has not). Returns K's largest.
   __device__ int store_group_factors(int sequence, const QueryPlace& place) const {
-    const device::OperandScales& scales = lane_ < kKGroups ? params_.k_scales : params_.v_scales;
-    const int group = place.tile * kKGroups + lane_ % kKGroups;
+    const int lane = ptx::lane_now();
+    const device::OperandScales& scales = lane < kKGroups ? params_.k_scales : params_.v_scales;
+    const int group = place.tile * kKGroups + lane % kKGroups;
     int exponent = -127;
     constexpr int kLanes = Config::DpProduct::kBf16 ? kKGroups : 2 * kKGroups;
-    if (lane_ < kLanes && group * kScaleGroup < place.seqlen_k) {
+    if (lane < kLanes && group * kScaleGroup < place.seqlen_k) {
       exponent = scale_exponent(
           __ldg(scales.data + (params_.sides.k.groups(sequence) + group) * scales.row_stride +
                 place.head * scales.head_stride));
     }
-    int largest = lane_ < kKGroups ? exponent : -127;
+    int largest = lane < kKGroups ? exponent : -127;
     largest = __reduce_max_sync(~0u, largest);
     wait_for_keys();
     KeyRecord& out = smem_.keys[buffer()];
-    if (lane_ < kKGroups) {
-      out.k_factor[lane_] = Config::SProduct::kBf16 ? 1.0f : power_of_two(exponent);
-      out.k_relative[lane_] = power_of_two(exponent - largest);
-    } else if (lane_ < 2 * kKGroups) {
-      out.v_factor[lane_ - kKGroups] = Config::DpProduct::kBf16 ? 1.0f : power_of_two(exponent);
+    if (lane < kKGroups) {
+      out.k_factor[lane] = Config::SProduct::kBf16 ? 1.0f : power_of_two(exponent);
+      out.k_relative[lane] = power_of_two(exponent - largest);
+    } else if (lane < 2 * kKGroups) {
+      out.v_factor[lane - kKGroups] = Config::DpProduct::kBf16 ? 1.0f : power_of_two(exponent);
     }
     return largest;
   }
@@ -213,16 +241,16 @@ class KeyProducer {
   /// `reference`: of K's exponents.
   __device__ void start_keys(const QueryPlace& place, int reference) {
     std::uint64_t* const full = &smem_.key_full[buffer()];
-    if (lane_ != 0) {
+    if (!leads()) {
       ptx::mbarrier_arrive(shared_address(full));
       return;
     }
     KeyRecord& out = smem_.keys[buffer()];
     const int head = place.head, row = place.k_row;
     out.out_row = row;
-    out.key0 = place.tile * kTileN;
+    out.rows = place.rows;
     out.seqlen_q = place.seqlen_q;
-    out.seqlen_k = place.seqlen_k;
+    out.count = min(kTileN, place.seqlen_k - place.tile * kTileN);
     out.head = head;
     out.reference = reference;
     using namespace cuda::ptx;
@@ -243,7 +271,7 @@ class KeyProducer {
     const int left = place.seqlen_k - place.tile * kTileN, rows = left < kTileN ? left : kTileN;
     const int pairs = params_.columns / 2;
 #pragma unroll 1
-    for (int i = lane_; i < rows * pairs; i += 32) {
+    for (int i = ptx::lane_now(); i < rows * pairs; i += 32) {
       const std::int64_t row = place.k_row + i / pairs;
       for (const GradientOut& out : {params_.dk, params_.dv}) {
         if (out.data == nullptr) continue;
@@ -255,7 +283,6 @@ class KeyProducer {
 
   const BackwardParams& params_;
   Plan& smem_;
-  int lane_;
   unsigned keys_ = 0;  ///< of all that it loads
 };
 

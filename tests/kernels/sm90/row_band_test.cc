@@ -1,0 +1,79 @@
+#include "kernels/sm90/backward/row_band.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <climits>
+#include <vector>
+
+namespace mxfa::testing {
+namespace {
+
+using attention::Mask;
+using sm90::backward::RowBand;
+
+void expect_same_rows(const Mask& mask, std::int32_t seqlen_q, std::int32_t seqlen_k,
+                      std::int32_t first_key) {
+  const RowBand band = RowBand::of(mask, seqlen_q, seqlen_k, first_key);
+  for (std::int32_t key = 0; key < 256 && key < seqlen_k - first_key; ++key) {
+    const std::int64_t packed = std::int64_t{first_key} + key;
+    const attention::KeyRange want =
+        attention::seeing_rows(mask, seqlen_q, seqlen_k, packed, packed + 1);
+    const std::int32_t begin = band.first_row(key), end = band.end_row(key, seqlen_q);
+    ASSERT_EQ(end <= begin, want.empty()) << seqlen_q << ", " << seqlen_k << ", key " << packed;
+    if (want.empty()) continue;
+    ASSERT_EQ(begin, want.begin) << seqlen_q << ", " << seqlen_k << ", key " << packed;
+    ASSERT_EQ(end, want.end) << seqlen_q << ", " << seqlen_k << ", key " << packed;
+  }
+}
+
+void expect_same_first_keys(const Mask& mask, std::int32_t seqlen_q, std::int32_t seqlen_k,
+                            std::int32_t first_row) {
+  const std::int32_t shift = RowBand::first_key_shift(mask, seqlen_q, seqlen_k);
+  for (std::int32_t row = first_row; row - first_row < 256 && row < seqlen_q; ++row) {
+    const attention::KeyRange keys = attention::visible_keys(mask, seqlen_q, seqlen_k, row);
+    if (keys.empty()) continue;
+    ASSERT_EQ(std::max(0, row + shift), keys.begin) << seqlen_q << ", " << seqlen_k << ", " << row;
+  }
+}
+
+std::vector<Mask> all_masks() {
+  std::vector<Mask> masks;
+  for (const int left : {-1, 0, 1, 40, INT_MAX}) {
+    for (const int right : {-1, 0, 2, 90, INT_MAX}) {
+      for (const auto alignment : {CausalAlignment::kBottomRight, CausalAlignment::kTopLeft}) {
+        for (const bool causal : {false, true}) masks.push_back({causal, alignment, left, right});
+      }
+    }
+  }
+  return masks;
+}
+
+TEST(BackwardRowBand, SeesWhatTheMaskShows) {
+  constexpr std::int32_t kLong = INT_MAX - 2048, kLastTile = 128 * (kLong / 128);
+  for (const Mask& mask : all_masks()) {
+    for (const std::int32_t seqlen_q : {0, 1, 5, 290, 700, kLong}) {
+      for (const std::int32_t seqlen_k : {1, 7, 300}) {
+        expect_same_rows(mask, seqlen_q, seqlen_k, 0);
+        expect_same_rows(mask, seqlen_q, seqlen_k, 128);
+      }
+      expect_same_rows(mask, seqlen_q, kLong, 0);
+      expect_same_rows(mask, seqlen_q, kLong, kLastTile);
+    }
+  }
+}
+
+TEST(BackwardRowBand, KnowsTheFirstKeyOfARow) {
+  constexpr std::int32_t kLong = INT_MAX - 2048;
+  for (const Mask& mask : all_masks()) {
+    for (const std::int32_t seqlen_k : {0, 1, 5, 290, 700, kLong}) {
+      for (const std::int32_t seqlen_q : {1, 300, kLong}) {
+        expect_same_first_keys(mask, seqlen_q, seqlen_k, 0);
+        expect_same_first_keys(mask, seqlen_q, seqlen_k, seqlen_q - 100);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mxfa::testing
