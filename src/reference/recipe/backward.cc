@@ -99,7 +99,7 @@ RecipeBackward BackwardRun::run() {
   allocate();
   if (config_.machine == Machine::kFp8PerTensor) measure_tensor_scales();
   for (std::int64_t t = 0; t < num_tiles(); ++t) {
-    KeyTile tile = key_tile(t);
+    KeyTile tile = key_tile(config_.last_keys_first ? num_tiles() - 1 - t : t);
     compute_scores(tile, config_.keep_intermediates);
     accumulate_dv(tile);
     if (ds_in_bf16(config_)) {

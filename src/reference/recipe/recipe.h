@@ -119,6 +119,7 @@ struct RecipeConfig {
   int promote_queries = 0;  ///< dV and dK: likewise (a multiple of backward_tile_m)
   int tile_n = 128;         ///< key tile, forward and backward
   int backward_tile_m = 128;
+  bool last_keys_first = false;  ///< dQ is summed from the last key tile to the first
 
   /// Dials and stabilizers.
   bool qk_bf16 = false;        ///< S from BF16 Q and K
