@@ -81,8 +81,8 @@ struct Options {
   BlockShape output_shape = BlockShape::k32x32;  ///< of outputs in MXFP8
 
   /// Ask for a dq that is the same bits each time. All other results always are, and on the CPU,
-  /// for any number of threads, dq as well; on a device its sums are then made in the order of the
-  /// keys, which is slower.
+  /// for any number of threads, dq as well; on a device its sums are then made in a fixed order,
+  /// from the last keys of a sequence to its first, which is slower.
   bool deterministic = false;
   /// Devices only. What dq's sums are kept in: kF32, or kF16, half as many bytes of the sums that
   /// bind where queries are short. Those are of dq * 2^dq_exponent; one that overflows half becomes

@@ -139,6 +139,7 @@ class BackwardBatch {
   recipe::RecipeConfig config(int promote_tiles = sm90::backward::kPromoteDvTiles) const {
     recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
     if (tokens()) config = recipe::RecipeConfig::leak_free_of(std::move(config));
+    config.last_keys_first = test_.deterministic;
     config.promote_queries = promote_tiles * sm90::backward::kTileM;
     config.dq_out = config.dkv_out = recipe::OutputFormat::kF32;
     config.fold_row_max = test_.row_max;

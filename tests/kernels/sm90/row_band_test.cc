@@ -27,13 +27,14 @@ void expect_same_rows(const Mask& mask, std::int32_t seqlen_q, std::int32_t seql
   }
 }
 
-void expect_same_first_keys(const Mask& mask, std::int32_t seqlen_q, std::int32_t seqlen_k,
-                            std::int32_t first_row) {
-  const std::int32_t shift = RowBand::first_key_shift(mask, seqlen_q, seqlen_k);
+void expect_same_last_keys(const Mask& mask, std::int32_t seqlen_q, std::int32_t seqlen_k,
+                           std::int32_t first_row) {
+  const std::int32_t from = RowBand::row_of_last_key(mask, seqlen_q, seqlen_k);
   for (std::int32_t row = first_row; row - first_row < 256 && row < seqlen_q; ++row) {
     const attention::KeyRange keys = attention::visible_keys(mask, seqlen_q, seqlen_k, row);
     if (keys.empty()) continue;
-    ASSERT_EQ(std::max(0, row + shift), keys.begin) << seqlen_q << ", " << seqlen_k << ", " << row;
+    ASSERT_EQ(seqlen_k - 1 - std::max(0, from - row), keys.end - 1)
+        << seqlen_q << ", " << seqlen_k << ", " << row;
   }
 }
 
@@ -63,13 +64,13 @@ TEST(BackwardRowBand, SeesWhatTheMaskShows) {
   }
 }
 
-TEST(BackwardRowBand, KnowsTheFirstKeyOfARow) {
+TEST(BackwardRowBand, KnowsTheLastKeyOfARow) {
   constexpr std::int32_t kLong = INT_MAX - 2048;
   for (const Mask& mask : all_masks()) {
     for (const std::int32_t seqlen_k : {0, 1, 5, 290, 700, kLong}) {
       for (const std::int32_t seqlen_q : {1, 300, kLong}) {
-        expect_same_first_keys(mask, seqlen_q, seqlen_k, 0);
-        expect_same_first_keys(mask, seqlen_q, seqlen_k, seqlen_q - 100);
+        expect_same_last_keys(mask, seqlen_q, seqlen_k, 0);
+        expect_same_last_keys(mask, seqlen_q, seqlen_k, std::max(0, seqlen_q - 100));
       }
     }
   }

@@ -185,8 +185,8 @@ struct QueryPlace {
   std::int32_t tile;             ///< the key tile, in its sequence
   std::int32_t k_tile, k_row;    ///< it, and its first key, among all sequences'
   std::int32_t members;          ///< heads of Q that share these keys
-  std::int32_t turn;             ///< key tiles before it; of the batch, where they share queries
-  std::int32_t first_key_shift;  ///< RowBand's; as if rows saw all keys, where those share queries
+  std::int32_t turn;             ///< less `tile`; where sequences share queries, key tiles before
+  std::int32_t row_of_last_key;  ///< RowBand's; as if rows saw all keys, where those share queries
 };
 
 /// Of the keys of a tile where every token has a scale: what KeyRecord has for groups is for the 16

@@ -341,6 +341,17 @@ Kernel kernel_of(const BackwardCall& call) {
           is_long ? smem_bytes<kHeadDim, true>(call) : smem_bytes<kHeadDim, false>(call)};
 }
 
+/// In order CTAs wait for each other where many of them are at the queries of one head, and walk as
+/// many heads by turns as have their rows (1 KB each: four operands, sums) in L2.
+std::int32_t heads_at_once(const BackwardCall& call) {
+  constexpr std::int64_t kRows = 32768;
+  if (!call.deterministic) return 1;
+  const std::int64_t rows =
+      std::max<std::int64_t>(1, call.q.total / std::max<std::int64_t>(1, call.q.offsets.batch) *
+                                    call.q.num_heads / call.k.num_heads);
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(kRows / rows, 1, call.k.num_heads));
+}
+
 std::int32_t sums_exponent(const BackwardCall& call) {
   return call.dq_sums == DqSums::kF16 ? call.dq_exponent : 0;
 }
@@ -372,6 +383,7 @@ BackwardParams make_params(const device::Queue& queue, const BackwardCall& call,
   params.dq_sums = memory.dq_sums;
   params.dq_head_stride = row_tiles(call.q.total, call.q.offsets.batch);
   params.dq_turns = memory.dq_turns;
+  params.heads_at_once = heads_at_once(call);
   params.scratch = memory.scratch;
   params.counter = memory.counter;
   params.dq_exponent = sums_exponent(call);

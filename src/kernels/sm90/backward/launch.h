@@ -45,8 +45,8 @@ struct BackwardCall {
   /// kF16: sums are of dQ * 2^dq_exponent, is_dq_exponent(). One that overflows becomes
   /// +-65504 * 2^-dq_exponent.
   std::int32_t dq_exponent = 9;
-  /// dQ's sums are made in the order of the keys: bit-equal from run to run, slower. (dK and dV
-  /// always are.)
+  /// dQ's sums are made from the last keys to the first: bit-equal from run to run, slower. (dK and
+  /// dV always are.)
   bool deterministic = false;
   unsigned long long* dq_overflows = nullptr;  ///< added to: how many did; may be null
 

@@ -100,9 +100,11 @@ class RowProducer {
   }
 
   /// How many key tiles add to a query tile's dQ before this one: those that it sees lie side by
-  /// side.
+  /// side, and the last comes first.
   __device__ int turn_of(const QueryPlace& place, int m) const {
-    return place.turn - max(0, m * kTileM + place.first_key_shift) / kTileN;
+    const int last_row = min(m * kTileM + kTileM, place.seqlen_q) - 1;
+    const int last_key = place.seqlen_k - 1 - max(0, place.row_of_last_key - last_row);
+    return place.turn + last_key / kTileN;
   }
 
   __device__ void copy_rows(const QueryPlace& place, int head, int m, std::uint32_t flags) {

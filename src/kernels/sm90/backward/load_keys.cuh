@@ -132,7 +132,6 @@ class KeyProducer {
   __device__ Taken take(int work, int& sequence) {
     const Sides& sides = params_.sides;
     sequence = device::find_sequence(sides.k, sequence, work / sides.num_heads_kv);
-    // Tiles of a head side by side: they read the same Q and dO.
     const int first = tiles_before(sides.k, sequence);
     const int count = tiles_before(sides.k, sequence + 1) - first;
     const int here = work - first * sides.num_heads_kv;
@@ -140,12 +139,10 @@ class KeyProducer {
     __syncwarp();
     QueryPlace& place = smem_.place[buffer()];
     if (leads()) {
-      const int tile = here % count;
       place.number = keys_;
-      place.head = here / count;
-      place.tile = tile;
-      place.turn = tile + (sides.broadcast_q ? first : 0);
-      place.k_tile = first + tile;
+      find_tile(here, count, place);
+      place.turn = (sides.broadcast_q ? first : 0) - place.tile;
+      place.k_tile = first + place.tile;
     }
     __syncwarp();
     if (leads()) find_sides(sequence, place);
@@ -159,6 +156,18 @@ class KeyProducer {
     if (leads()) ptx::mbarrier_arrive(shared_address(&smem_.place_full[buffer()]));
     copy_keys(sequence, place);
     return Taken::kKeys;
+  }
+
+  /// Of `count` tiles of each head of a sequence. Tiles of a head side by side: they read the same
+  /// Q and dO. In order heads alternate, so that fewer CTAs wait for each other, and the last
+  /// tile comes first: under a causal mask those before it begin at earlier queries.
+  __device__ void find_tile(int here, int count, QueryPlace& place) const {
+    const int at_once = params_.heads_at_once, section = here / (at_once * count);
+    const int in_section = here - section * at_once * count;
+    const int heads = min(at_once, params_.sides.num_heads_kv - section * at_once);
+    const int position = in_section / heads;
+    place.head = section * at_once + in_section - position * heads;
+    place.tile = params_.dq_turns == nullptr ? position : count - 1 - position;
   }
 
   /// offsets.tiles(sequence), below 2^31.
@@ -194,7 +203,7 @@ class KeyProducer {
     place.m_end = begin < end ? (end + kTileM - 1) / kTileM : 0;
     place.full_begin = rows.first_row(last);
     place.full_end = last + 1 < kTileN ? 0 : rows.end_row(0, seqlen_q);
-    place.first_key_shift = RowBand::first_key_shift(
+    place.row_of_last_key = RowBand::row_of_last_key(
         params_.sides.broadcast_q ? attention::Mask{} : params_.mask, seqlen_q, seqlen_k);
   }
 

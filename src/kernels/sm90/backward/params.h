@@ -72,9 +72,10 @@ struct BackwardParams {
   std::int32_t columns = 0;  ///< of the gradients, a multiple of 8 up to the kernel's head_dim
   std::uint8_t* dq_sums = nullptr;  ///< [num_heads, 2 * tiles of q] of dq_tile_bytes()
   std::int64_t dq_head_stride = 0;  ///< in tiles
-  /// Where sums are made in the order of the keys: how many adds each tile has seen, 0
+  /// Where sums are made from the last keys to the first: how many adds each tile has seen, 0
   /// before. Null: in any order.
   std::int32_t* dq_turns = nullptr;
+  std::int32_t heads_at_once = 1;   ///< of K, whose tiles are taken by turns
   float* scratch = nullptr;         ///< [CTAs] of kScratchFloats
   std::int32_t* counter = nullptr;  ///< 0 before
   std::int32_t dq_exponent = 0;     ///< kF16: sums are of dQ * 2^dq_exponent; else 0

@@ -30,12 +30,12 @@ struct RowBand {
     return key + end < seqlen_q ? key + end : seqlen_q;
   }
 
-  /// The first key that row r sees is max(0, r + this), where it sees any.
-  MXFA_HOST_DEVICE static constexpr std::int32_t first_key_shift(const attention::Mask& mask,
+  /// The first row that sees the last key, as if there were rows enough. The last key that row r
+  /// sees is seqlen_k - 1 - max(0, this - r), where it sees any.
+  MXFA_HOST_DEVICE static constexpr std::int32_t row_of_last_key(const attention::Mask& mask,
                                                                  std::int32_t seqlen_q,
                                                                  std::int32_t seqlen_k) {
-    return mask.window_left >= 0 ? clamp(shift_of(mask, seqlen_q, seqlen_k) - mask.window_left)
-                                 : clamp(-kLimit);
+    return of(mask, seqlen_q, seqlen_k, seqlen_k - 1).first_row(0);
   }
 
  private:
