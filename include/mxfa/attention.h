@@ -51,7 +51,8 @@ struct Options {
   CausalAlignment causal_alignment = CausalAlignment::kBottomRight;
   int window_left = -1;   ///< keys further left of the diagonal are hidden; -1 = unbounded
   int window_right = -1;  ///< likewise to the right
-  std::optional<double> softmax_scale = std::nullopt;  ///< default 1 / sqrt(head_dim)
+  /// 2^-120 to 2^120; default 1 / sqrt(head_dim).
+  std::optional<double> softmax_scale = std::nullopt;
   /// q is one sequence of total_q rows that every sequence of the batch reads; dq is summed over
   /// the batch, in ascending order (on a device: with `deterministic` only).
   bool broadcast_q = false;
@@ -184,7 +185,7 @@ std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& o
 /// Rows without a visible key get o = 0 and lse = -infinity, as do rows behind the last sequence
 /// (which are never read). A NaN or infinity in an MXFP8 operand makes its block NaN, and with it
 /// every result that reads the block (dS is such an operand); keys that are hidden from a query are
-/// not read by it.
+/// not read by it. Outputs have memory of their own (tensor.h).
 /// `workspace`: at least the bytes above, 64-byte aligned; empty: the call allocates.
 /// Throws Error(kInvalidArgument) that names the argument, what was expected and what came, before
 /// anything is written; Error(kUnsupported) for a valid request that the library or the device's

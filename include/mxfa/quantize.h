@@ -50,7 +50,7 @@ std::vector<std::int64_t> max_scale_shape(std::span<const std::int64_t> shape, s
 /// Payload is rounded to nearest even and saturates; values missing from a short block at the end
 /// of a sequence or of head_dim count as 0. A block that holds NaN or an infinity gets scale 0xFF
 /// and payload 0x7F, so overflow stays loud. Tokens behind the last sequence get payload 0.
-/// Results do not depend on the number of threads. Outputs must not overlap the input.
+/// Results do not depend on the number of threads. Outputs have memory of their own (tensor.h).
 void quantize(const TensorView& input, const TensorView& payload, const TensorView& scales,
               const QuantizeOptions& options);
 

@@ -14,7 +14,14 @@ namespace mxfa {
 /// Most dimensions that a TensorView has.
 inline constexpr int kMaxRank = 5;
 
-/// A non-owning view of a strided tensor. Strides count elements and may be 0 or negative.
+/// A non-owning view of a strided tensor. Strides count elements and may be 0 or negative (not on a
+/// device, and not 0 in outputs). Calls refuse views of 2^56 elements or bytes and more, and on a
+/// device strides of 2^40 bytes and more.
+///
+/// No element of a call's output lies on one of another output, an input or the workspace: calls
+/// refuse it, naming both tensors. Views that interleave are apart: heads of q, k and v in one
+/// [tokens, heads, head_dim] buffer, or dq, dk and dv in another. Where strides tell more than 256
+/// pieces apart (of two different orders of dimensions), the answer is left to the caller.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kF32;

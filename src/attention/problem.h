@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "attention/mask.h"
 #include "attention/seqlen.h"
@@ -16,6 +17,10 @@ namespace mxfa::attention {
 /// Head dimensions that kernels have; smaller ones are padded with zero columns.
 inline constexpr std::int64_t kNativeHeadDims[] = {64, 128};
 inline constexpr std::int64_t kHeadDimMultiple = 8;
+
+/// Of sums of dQ * 2^exponent.
+inline constexpr std::string_view kDqExponents = "-64 to 64";
+constexpr bool is_dq_exponent(std::int32_t exponent) { return exponent >= -64 && exponent <= 64; }
 
 /// Shapes: q, dq [total_q, num_heads, head_dim]; k, v, dk, dv [total_k, num_heads_kv, head_dim];
 /// o, dout [rows_o, num_heads, head_dim]; lse [num_heads, rows_o]. Query head h reads the kv head
@@ -107,6 +112,8 @@ inline void validate_mask(const AttentionProblem& problem) {
   core::expect(mask.window_right >= -1, "window_right", "at least -1", mask.window_right);
   core::expect(std::isfinite(problem.scale()) && problem.scale() > 0, "softmax_scale",
                "a finite number above 0", core::later("{}", problem.scale()));
+  core::expect(problem.scale() >= 0x1p-120 && problem.scale() <= 0x1p120, "softmax_scale",
+               "2^-120 to 2^120, which FP32 holds", core::later("{}", problem.scale()));
 }
 
 }  // namespace internal

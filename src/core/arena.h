@@ -21,6 +21,9 @@ class Arena {
   /// Error(kInvalidArgument) where the memory is too small.
   template <class T>
   T* take(std::int64_t count) {
+    expect(count < kMostBytes / static_cast<std::int64_t>(sizeof(T)), "workspace",
+           later("fewer than {} bytes", kMostBytes),
+           later("{} elements of {} bytes", count, sizeof(T)));
     return reinterpret_cast<T*>(take_bytes(count * static_cast<std::int64_t>(sizeof(T))));
   }
   std::span<std::byte> take_span(std::int64_t bytes) {
@@ -29,6 +32,9 @@ class Arena {
   }
 
  private:
+  /// Of one part: sums of many fit 63 bits.
+  static constexpr std::int64_t kMostBytes = std::int64_t{1} << 58;
+
   std::byte* take_bytes(std::int64_t bytes) {
     const std::int64_t begin = used_;
     used_ += (bytes + align_ - 1) / align_ * align_;

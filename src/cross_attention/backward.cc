@@ -166,7 +166,17 @@ void backward(const Inputs& inputs, const Activations& activations, const Tensor
   check_activations(activations, shape, options);
   check_dy(dy, shape);
   check_gradients(gradients, inputs);
-  if (intermediates != nullptr) check_intermediates(*intermediates, shape, options);
+  dispatch::Overlaps tensors;
+  add_inputs(tensors, inputs);
+  add_activations(tensors, activations, false);
+  tensors.input(dy, "dy");
+  add_gradients(tensors, gradients);
+  if (intermediates != nullptr) {
+    check_intermediates(*intermediates, shape, options);
+    add_intermediates(tensors, *intermediates);
+  }
+  tensors.workspace(workspace);
+  tensors.check();
   const Backward backward(inputs, activations, gradients, shape, options);
   core::with_workspace(
       workspace,

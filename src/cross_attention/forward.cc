@@ -69,6 +69,12 @@ void forward(const Inputs& inputs, const Activations& a, const TensorView& y,
   const Shape shape(inputs, options);
   check_activations(a, shape, options);
   check_y(y, shape);
+  dispatch::Overlaps tensors;
+  add_inputs(tensors, inputs);
+  add_activations(tensors, a, true);
+  tensors.output(y, "y");
+  tensors.workspace(workspace);
+  tensors.check();
   core::with_workspace(
       workspace, [&](core::Arena& arena) { return make_call(inputs, a, shape, options, arena); },
       [&](const Call& call) {

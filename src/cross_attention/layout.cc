@@ -20,7 +20,7 @@ void check_view(const TensorView& given, const TensorView& expected, const std::
   const bool same =
       given.dtype == expected.dtype && std::ranges::equal(given.dims(), expected.dims());
   if (!same) core::expect(false, name, text(expected), text(given));
-  if (expected.rank > 0) dispatch::check_tensor(given, name);
+  if (expected.rank > 0) dispatch::check_output(given, name);
 }
 void check_tensor(const Tensor& given, const Tensor& expected, const std::string& name) {
   check_view(given.values, expected.values, name);
@@ -141,6 +141,60 @@ void check_intermediates(const Intermediates& given, const Shape& shape, const O
   check_tensor(given.dv, expected.dv, "intermediates.dv");
   check_view(given.dseed_norm, expected.dseed_norm, "intermediates.dseed_norm");
   check_view(given.dkv_norm, expected.dkv_norm, "intermediates.dkv_norm");
+}
+
+void add_inputs(dispatch::Overlaps& tensors, const Inputs& inputs) {
+  tensors.input(inputs.seeds, "seeds");
+  tensors.input(inputs.kv, "kv");
+  tensors.input(inputs.cu_seqlens_k, "cu_seqlens_k");
+  tensors.input(inputs.seed_norm_weight, "seed_norm_weight");
+  tensors.input(inputs.kv_norm_weight, "kv_norm_weight");
+  tensors.input(inputs.wq, "wq");
+  tensors.input(inputs.wk, "wk");
+  tensors.input(inputs.wv, "wv");
+  tensors.input(inputs.wo, "wo");
+}
+
+void add_activations(dispatch::Overlaps& tensors, const Activations& activations, bool output) {
+  const auto add = [&](const auto& tensor, std::string_view name) {
+    if (output) {
+      tensors.output(tensor, name);
+    } else {
+      tensors.input(tensor, name);
+    }
+  };
+  add(activations.seed_norm, "activations.seed_norm");
+  add(activations.kv_norm, "activations.kv_norm");
+  add(activations.q, "activations.q");
+  add(activations.k, "activations.k");
+  add(activations.v, "activations.v");
+  add(activations.o, "activations.o");
+  add(activations.seed_rstd, "activations.seed_rstd");
+  add(activations.kv_rstd, "activations.kv_rstd");
+  add(activations.lse, "activations.lse");
+  add(activations.row_max, "activations.row_max");
+}
+
+void add_gradients(dispatch::Overlaps& tensors, const Gradients& gradients) {
+  tensors.output(gradients.seeds, "gradients.seeds");
+  tensors.output(gradients.kv, "gradients.kv");
+  tensors.output(gradients.seed_norm_weight, "gradients.seed_norm_weight");
+  tensors.output(gradients.kv_norm_weight, "gradients.kv_norm_weight");
+  tensors.output(gradients.wq, "gradients.wq");
+  tensors.output(gradients.wk, "gradients.wk");
+  tensors.output(gradients.wv, "gradients.wv");
+  tensors.output(gradients.wo, "gradients.wo");
+}
+
+void add_intermediates(dispatch::Overlaps& tensors, const Intermediates& intermediates) {
+  tensors.output(intermediates.dout, "intermediates.dout");
+  tensors.output(intermediates.delta, "intermediates.delta");
+  tensors.output(intermediates.dq_seq, "intermediates.dq_seq");
+  tensors.output(intermediates.dq, "intermediates.dq");
+  tensors.output(intermediates.dk, "intermediates.dk");
+  tensors.output(intermediates.dv, "intermediates.dv");
+  tensors.output(intermediates.dseed_norm, "intermediates.dseed_norm");
+  tensors.output(intermediates.dkv_norm, "intermediates.dkv_norm");
 }
 
 producers::Matrix seed_rows(const Tensor& tensor) { return {.tensor = tensor}; }

@@ -5,6 +5,7 @@
 
 #include "core/arena.h"
 #include "cross_attention/shape.h"
+#include "dispatch/overlap.h"
 #include "mxfa/producers.h"
 
 /// The module's own tensors: how each is stored, and where in a piece of memory.
@@ -44,6 +45,12 @@ class Layout {
 /// make_intermediates() do it.
 void check_activations(const Activations& given, const Shape& shape, const Options& options);
 void check_intermediates(const Intermediates& given, const Shape& shape, const Options& options);
+
+/// Adds a call's tensors to those that must not share memory.
+void add_inputs(dispatch::Overlaps& tensors, const Inputs& inputs);
+void add_activations(dispatch::Overlaps& tensors, const Activations& activations, bool output);
+void add_gradients(dispatch::Overlaps& tensors, const Gradients& gradients);
+void add_intermediates(dispatch::Overlaps& tensors, const Intermediates& intermediates);
 
 /// Operands of products, in squares.
 producers::Matrix seed_rows(const Tensor& tensor);

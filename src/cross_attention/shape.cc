@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "dispatch/members.h"
 #include "dispatch/validate.h"
 
 namespace mxfa::cross_attention {
@@ -10,9 +11,12 @@ namespace {
 
 void check_options(const Options& options) {
   dispatch::check_backend(options.backend);
+  dispatch::check_member(options.precision, "precision");
+  dispatch::check_member(options.recipe, "recipe");
+  dispatch::check_member(options.scale_rule, "scale_rule");
   core::expect(options.num_heads >= 1, "num_heads", "at least 1", options.num_heads);
   core::expect(options.num_heads_kv >= 0, "num_heads_kv", "at least 0", options.num_heads_kv);
-  core::expect(options.eps >= 0 && std::isfinite(options.eps), "eps",
+  core::expect(options.eps >= 0 && std::isfinite(static_cast<float>(options.eps)), "eps",
                "a finite number of at least 0", core::later("{}", options.eps));
 }
 

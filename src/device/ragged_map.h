@@ -17,6 +17,8 @@
 namespace mxfa::device {
 
 inline constexpr std::int64_t kRaggedRows = 1ll << 30;
+/// Strides from row to row, in bytes, end before it.
+inline constexpr std::int64_t kRaggedStrideEnd = 1ll << 34;
 
 /// [rows, heads, columns], columns contiguous.
 struct RaggedRows {
@@ -24,9 +26,9 @@ struct RaggedRows {
   std::uint64_t address = 0;  ///< 16-byte aligned
   std::uint64_t columns = 0;
   std::uint64_t heads = 1;
-  std::uint64_t head_stride_bytes = 0;  ///< multiples of 16, below 2^34
-  std::uint64_t row_stride_bytes = 0;
-  std::uint32_t box_columns = 0;  ///< a tile: so many columns of box_rows rows of one head
+  std::uint64_t head_stride_bytes = 0;  ///< as tensor maps take it
+  std::uint64_t row_stride_bytes = 0;   ///< likewise, below kRaggedStrideEnd
+  std::uint32_t box_columns = 0;        ///< a tile: so many columns of box_rows rows of one head
   std::uint32_t box_rows = 0;
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE;
 };

@@ -4,7 +4,18 @@
 
 #include <algorithm>
 
+#include "core/check.h"
+
 namespace mxfa::device {
+
+void expect_map_strides(std::int64_t token, std::int64_t head, std::string_view name,
+                        std::int64_t token_end) {
+  core::expect(
+      is_map_stride(token) && token < token_end && is_map_stride(head),
+      core::later("{}.token_stride, head_stride", name),
+      core::later("multiples of 16 bytes, at least 0, below {} and {}", token_end, kMapStrideEnd),
+      core::later("{}, {} bytes", token, head));
+}
 
 CUtensorMap make_tensor_map(const driver::Device& device, const TensorMapDesc& desc) {
   constexpr std::size_t kMaxRank = 5;

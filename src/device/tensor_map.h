@@ -3,11 +3,24 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "driver/device.h"
 
 /// Descriptors of the copy engine, through one checked call.
 namespace mxfa::device {
+
+/// Strides in bytes that tensor maps take end before it.
+inline constexpr std::int64_t kMapStrideEnd = std::int64_t{1} << 40;
+
+/// Whether a tensor map takes a stride.
+constexpr bool is_map_stride(std::int64_t bytes) {
+  return bytes % 16 == 0 && bytes >= 0 && bytes < kMapStrideEnd;
+}
+/// Throws Error naming a tensor that has others, in bytes from token to token (below `token_end`)
+/// and head to head.
+void expect_map_strides(std::int64_t token, std::int64_t head, std::string_view name,
+                        std::int64_t token_end = kMapStrideEnd);
 
 /// A tensor in device memory as tiles are cut from it; dimension 0 is contiguous.
 struct TensorMapDesc {

@@ -9,6 +9,7 @@
 #include "dispatch/attention_operands.h"
 #include "dispatch/attention_problem.h"
 #include "dispatch/device_calls.h"
+#include "dispatch/overlap.h"
 #include "dispatch/tiled_scales.h"
 #include "dispatch/validate.h"
 
@@ -27,13 +28,13 @@ void check_device(const Options& options) {
 bool is_bf16(const Options& options) { return options.precision == Precision::kBf16; }
 
 void check_options(const Options& options) {
+  dispatch::check_members(options);
   core::expect(!options.half_scores, "half_scores", "a Hopper GPU", "the CPU");
   core::expect(!options.exact, "exact", "a device", "the CPU (its oracle is `mxfa sqnr`)");
   core::expect(options.dq_accum == DType::kF32, "dq_accum", "f32 on the CPU",
                dtype_name(options.dq_accum));
   core::expect(options.p_scale == PScale::kConstant, "p_scale", "constant on the CPU",
                "block scales");
-  dispatch::check_members(options);
 }
 
 /// Tensors that are not payload have one dtype; some must not be payload.
@@ -95,6 +96,7 @@ Role gradient_role(Role role, const Options& options) {
 }
 
 void check_backward(const BackwardArgs& args, const AttentionShape& shape, const Options& options) {
+  dispatch::check_dq_exponent(options);
   const std::int64_t dim = shape.problem.head_dim;
   DTypeCheck dtypes = check_qkv(args.q, args.k, args.v, shape, options);
   dispatch::check_input(args.dout, dispatch::o_role(shape, "dout", dout_shape(options)), dim);
@@ -255,6 +257,7 @@ void forward(const ForwardArgs& args, const Options& options, std::span<std::byt
   check_options(options);
   const AttentionShape shape(args, options);
   check_forward(args, shape, options);
+  dispatch::check_overlaps(args, workspace);
   core::with_workspace(
       workspace, [&](Arena& arena) { return make_call(args, shape, options, arena); },
       [&](const cpu::ForwardCall& call) { cpu::attention_forward(call); });
@@ -281,6 +284,7 @@ void backward(const BackwardArgs& args, const Options& options, std::span<std::b
   check_options(options);
   const AttentionShape shape(shape_args(args), options);
   check_backward(args, shape, options);
+  dispatch::check_overlaps(args, workspace);
   core::with_workspace(
       workspace, [&](Arena& arena) { return make_call(args, shape, options, arena); },
       [&](const cpu::BackwardCall& call) { cpu::attention_backward(call); });

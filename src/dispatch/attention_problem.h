@@ -1,30 +1,27 @@
 #pragma once
 
-#include <string_view>
-
 #include "attention/problem.h"
 #include "core/check.h"
+#include "dispatch/members.h"
 #include "mxfa/attention.h"
 
 namespace mxfa::dispatch {
 
 /// Throws Error naming an option that is no member of its enum.
 inline void check_members(const attention::Options& options) {
-  using attention::Precision, attention::Recipe;
-  const auto check = [](bool is_member, std::string_view name, std::string_view members,
-                        auto value) {
-    core::expect(is_member, name, members, static_cast<std::int64_t>(value));
-  };
-  check(options.precision == Precision::kMxfp8 || options.precision == Precision::kBf16,
-        "precision", "mxfp8 or bf16", options.precision);
-  check(options.recipe == Recipe::kBlackwell || options.recipe == Recipe::kHopper, "recipe",
-        "blackwell or hopper", options.recipe);
-  check(options.scale_rule <= ScaleRule::kFloor, "scale_rule", "round-up or floor",
-        options.scale_rule);
-  check(options.causal_alignment <= CausalAlignment::kTopLeft, "causal_alignment",
-        "bottom-right or top-left", options.causal_alignment);
-  check(options.output_shape <= BlockShape::k1xD, "output_shape", "a member of BlockShape",
-        options.output_shape);
+  check_member(options.precision, "precision");
+  check_member(options.recipe, "recipe");
+  check_member(options.scale_rule, "scale_rule");
+  check_member(options.causal_alignment, "causal_alignment");
+  check_member(options.output_shape, "output_shape");
+  check_member(options.p_scale, "p_scale");
+  check_member(options.dq_accum, "dq_accum");
+}
+
+/// Of a backward.
+inline void check_dq_exponent(const attention::Options& options) {
+  core::expect(attention::is_dq_exponent(options.dq_exponent), "dq_exponent",
+               attention::kDqExponents, options.dq_exponent);
 }
 
 /// What shapes and options say of a call. q and k: [.., heads, head_dim]. Lengths are left to the

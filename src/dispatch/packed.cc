@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "dispatch/members.h"
 #include "dispatch/validate.h"
 
 namespace mxfa::dispatch {
@@ -13,6 +14,14 @@ constexpr std::int64_t kElementsPerChunk = 1 << 16;
 
 bool spans_columns(BlockShape shape) {
   return shape == BlockShape::k32xD || shape == BlockShape::k1xD;
+}
+
+void check_members(const QuantizeOptions& options) {
+  check_member(options.format, "format");
+  check_member(options.block_shape, "block_shape");
+  check_member(options.rule, "rule");
+  check_member(options.layout, "layout");
+  check_member(options.scale_axis, "scale_axis");
 }
 
 void zero_fill(const TensorView& scales, const mx::CompactScales<std::uint8_t>& compact,
@@ -48,7 +57,9 @@ Plan make_plan(std::span<const std::int64_t> shape, const QuantizeOptions& optio
   core::expect(rank_ok, "shape", "[tokens, num_heads, head_dim] or [rows, cols]", text);
   core::expect(std::ranges::none_of(shape, [](auto extent) { return extent < 0; }), "shape",
                "extents of at least 0", text);
+  core::expect(has_countable_elements(shape), "shape", kCountableElements, text);
   core::expect(shape.back() > 0, "shape", "at least one column (head_dim)", text);
+  check_members(options);
   core::expect(options.format == DType::kE4M3 || options.format == DType::kE5M2, "format",
                "e4m3 or e5m2", dtype_name(options.format));
   if (options.layout == ScaleLayout::kTiled128x4) {

@@ -8,6 +8,8 @@
 #include "core/check.h"
 #include "cpu/gemm.h"
 #include "cpu/rmsnorm.h"
+#include "dispatch/members.h"
+#include "dispatch/overlap.h"
 #include "dispatch/packed.h"
 #include "dispatch/quantize_groups.h"
 #include "dispatch/validate.h"
@@ -130,6 +132,28 @@ void clear_rows(const TensorView& tensor, std::int64_t first) {
   dispatch::clear_tokens(plan_of(matrix, BlockShape::k1x32, offsets), matrix);
 }
 
+void add_operand(dispatch::Overlaps& tensors, const Matrix& matrix, std::string_view name,
+                 std::string_view offsets) {
+  tensors.input(matrix.tensor, name);
+  tensors.input(matrix.cu_seqlens, offsets);
+}
+
+void check_overlaps(const RmsNormBackwardArgs& args) {
+  dispatch::Overlaps tensors;
+  for (const Product& product : args.products) {
+    add_operand(tensors, product.a, "products.a", "products.a.cu_seqlens");
+    add_operand(tensors, product.b, "products.b", "products.b.cu_seqlens");
+  }
+  tensors.input(args.x, "x");
+  tensors.input(args.weight, "weight");
+  tensors.input(args.rstd, "rstd");
+  tensors.input(args.cu_seqlens, "cu_seqlens");
+  tensors.output(args.dy, "dy");
+  tensors.output(args.dx, "dx");
+  tensors.output(args.dweight, "dweight");
+  tensors.check();
+}
+
 cpu::Target target_of(const TensorView& y, const Plan& plan, const TensorView& scales) {
   const dispatch::Packed packed = dispatch::as_packed(y);
   cpu::Target target{.dtype = y.dtype,
@@ -152,14 +176,22 @@ cpu::Target target_of(const TensorView& y, const Plan& plan, const TensorView& s
 void rmsnorm(const RmsNormArgs& args, Backend backend) {
   dispatch::check_backend(backend);
   check_norm_inputs(args.x, args.weight);
-  core::expect(args.eps >= 0 && std::isfinite(args.eps), "eps", "a finite number of at least 0",
-               core::later("{}", args.eps));
+  core::expect(args.eps >= 0 && std::isfinite(static_cast<float>(args.eps)), "eps",
+               "a finite number of at least 0", core::later("{}", args.eps));
   const std::int64_t tokens = args.x.shape[0];
   std::vector<std::int32_t> offsets = read_offsets(args.cu_seqlens, "cu_seqlens", tokens);
   const TensorView& y = args.y.values;
   check_result(y, "y", {tokens, args.x.shape[1]}, {DType::kF32, DType::kBF16, DType::kE4M3});
   check_scales_of(args.y, "y", BlockShape::k32x32, offsets);
   check_result(args.rstd, "rstd", {tokens}, {DType::kF32});
+  dispatch::check_member(args.rule, "rule");
+  dispatch::Overlaps tensors;
+  tensors.input(args.x, "x");
+  tensors.input(args.weight, "weight");
+  tensors.input(args.cu_seqlens, "cu_seqlens");
+  tensors.output(args.y, "y");
+  tensors.output(args.rstd, "rstd");
+  tensors.check();
   Plan plan = plan_of(y, BlockShape::k32x32, offsets);
   plan.spec.rule = args.rule;
   cpu::rmsnorm_forward({.x = args.x,
@@ -180,6 +212,11 @@ void gemm(const Matrix& a, const Matrix& b, const TensorView& c, Backend backend
   const Operand right(b, "b");
   check_inner(left, right, "b");
   check_result(c, "c", {left.rows(), right.cols()});
+  dispatch::Overlaps tensors;
+  add_operand(tensors, a, "a", "a.cu_seqlens");
+  add_operand(tensors, b, "b", "b.cu_seqlens");
+  tensors.output(c, "c");
+  tensors.check();
   cpu::gemm(left.get(), right.get(), c);
 }
 
@@ -197,6 +234,14 @@ void project(const ProjectionArgs& args, Backend backend) {
                y);
   std::vector<std::int32_t> offsets = read_offsets(args.cu_seqlens, "cu_seqlens", x.rows());
   check_scales_of(args.y, "y", args.block_shape, offsets);
+  dispatch::check_member(args.block_shape, "block_shape");
+  dispatch::check_member(args.rule, "rule");
+  dispatch::Overlaps tensors;
+  add_operand(tensors, args.x, "x", "x.cu_seqlens");
+  add_operand(tensors, args.w, "w", "w.cu_seqlens");
+  tensors.input(args.cu_seqlens, "cu_seqlens");
+  tensors.output(args.y, "y");
+  tensors.check();
   cpu::GemmQuantizeOutputs outputs;
   (y.dtype == DType::kE4M3 ? outputs.payload : outputs.bf16) = y;
   outputs.scales = args.y.scales;
@@ -233,6 +278,7 @@ void rmsnorm_backward(const RmsNormBackwardArgs& args, Backend backend) {
   if (args.dy.rank > 0) check_result(args.dy, "dy", {tokens, dim});
   if (args.dx.rank > 0) check_result(args.dx, "dx", {tokens, dim});
   if (args.dweight.rank > 0) check_result(args.dweight, "dweight", {dim});
+  check_overlaps(args);
   cpu::rmsnorm_backward({.products = products,
                          .x = args.x,
                          .weight = args.weight,

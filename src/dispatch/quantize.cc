@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/parallel.h"
+#include "dispatch/overlap.h"
 #include "dispatch/packed.h"
 #include "dispatch/quantize_groups.h"
 #include "dispatch/validate.h"
@@ -68,6 +69,19 @@ void check_payload(const TensorView& payload, std::string_view name, const Plan&
   dispatch::check_shape(payload, name, shape);
 }
 
+/// Outputs share memory neither with the input nor with each other.
+struct NamedView {
+  const TensorView& tensor;
+  std::string_view name;
+};
+void check_overlaps(std::initializer_list<NamedView> inputs,
+                    std::initializer_list<NamedView> outputs) {
+  dispatch::Overlaps tensors;
+  for (const NamedView& input : inputs) tensors.input(input.tensor, input.name);
+  for (const NamedView& output : outputs) tensors.output(output.tensor, output.name);
+  tensors.check();
+}
+
 void check_floats(const TensorView& tensor, std::string_view name) {
   dispatch::check_dtype(tensor, name, {DType::kF32, DType::kF16, DType::kBF16});
 }
@@ -82,7 +96,7 @@ std::vector<std::int64_t> scale_shape(std::span<const std::int64_t> shape,
 
 std::vector<std::int64_t> max_scale_shape(std::span<const std::int64_t> shape, std::int64_t batch,
                                           const QuantizeOptions& options) {
-  core::expect(batch >= 0, "batch", "at least 0", batch);
+  core::expect(batch >= 0 && batch <= INT32_MAX, "batch", "0 to 2^31 - 1", batch);
   QuantizeOptions lengths_unknown = options;
   lengths_unknown.cu_seqlens.reset();
   lengths_unknown.max_seqlen = -1;
@@ -101,6 +115,7 @@ void quantize(const TensorView& input, const TensorView& payload, const TensorVi
   check_payload(payload, "payload", plan, input.dims());
   dispatch::check_output(scales, "scales");
   dispatch::check_scales(scales, "scales", plan, options.block_shape, options.layout);
+  check_overlaps({{input, "input"}}, {{payload, "payload"}, {scales, "scales"}});
   if (options.layout == ScaleLayout::kTiled128x4) {
     const ScaleBuffer buffer(plan, options.block_shape);
     dispatch::quantize_groups(plan, input, payload,
@@ -122,6 +137,7 @@ void dequantize(const TensorView& payload, const TensorView& scales, const Tenso
   dispatch::check_output(output, "output");
   check_floats(output, "output");
   dispatch::check_shape(output, "output", payload.dims());
+  check_overlaps({{payload, "payload"}, {scales, "scales"}}, {{output, "output"}});
   if (options.layout == ScaleLayout::kTiled128x4) {
     const ScaleBuffer buffer(plan, options.block_shape);
     untile_all(plan, scales, buffer.view);
@@ -142,6 +158,7 @@ void tile_scales(std::span<const std::int64_t> shape, const TensorView& scales,
   dispatch::check_scales(scales, "scales", plan, options.block_shape, ScaleLayout::kRowMajor);
   dispatch::check_output(tiled, "tiled");
   dispatch::check_scales(tiled, "tiled", plan, options.block_shape, ScaleLayout::kTiled128x4);
+  check_overlaps({{scales, "scales"}}, {{tiled, "tiled"}});
   tile_all(plan, scales, tiled);
 }
 
@@ -153,6 +170,7 @@ void untile_scales(std::span<const std::int64_t> shape, const TensorView& tiled,
   dispatch::check_scales(tiled, "tiled", plan, options.block_shape, ScaleLayout::kTiled128x4);
   dispatch::check_output(scales, "scales");
   dispatch::check_scales(scales, "scales", plan, options.block_shape, ScaleLayout::kRowMajor);
+  check_overlaps({{tiled, "tiled"}}, {{scales, "scales"}});
   untile_all(plan, tiled, scales);
 }
 
@@ -169,6 +187,8 @@ RealignSummary realign(const TensorView& payload, const TensorView& scales,
   check_payload(payload_out, "payload_out", plan, payload.dims());
   dispatch::check_output(scales_out, "scales_out");
   dispatch::check_scales(scales_out, "scales_out", plan, BlockShape::k32xD, options.layout);
+  check_overlaps({{payload, "payload"}, {scales, "scales"}},
+                 {{payload_out, "payload_out"}, {scales_out, "scales_out"}});
   const mx::RealignReport report =
       dispatch::realign_groups(plan, payload, as_compact(scales, plan, options.block_shape),
                                payload_out, as_compact(scales_out, plan, BlockShape::k32xD));

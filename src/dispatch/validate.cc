@@ -1,10 +1,12 @@
 #include "dispatch/validate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "core/check.h"
 #include "core/seqlens.h"
+#include "dispatch/members.h"
 #include "dispatch/refuse.h"
 
 namespace mxfa::dispatch {
@@ -16,15 +18,40 @@ std::string shape_text(std::span<const std::int64_t> shape) {
 
 bool is_empty(const TensorView& tensor) { return std::ranges::count(tensor.dims(), 0) > 0; }
 
+/// So many elements or bytes no machine addresses, and sums of several such numbers fit 63 bits.
+constexpr double kMost = 0x1p56;
+
+/// In double, where products of extents and strides do not overflow.
+void check_reach(const TensorView& tensor, std::string_view name) {
+  double reach = 0;  // of the last element from the first
+  for (int i = 0; i < tensor.rank; ++i) {
+    const double steps = std::max(static_cast<double>(tensor.shape[i]), 1.0) - 1;
+    reach += steps * std::fabs(static_cast<double>(tensor.strides[i]));
+  }
+  if (reach * static_cast<double>(dtype_size(tensor.dtype)) < kMost) return;
+  const std::span strides(tensor.strides.data(), std::size_t(tensor.rank));
+  refuse(name, "elements that lie within 2^56 bytes",
+         fmt::format("{} with strides {}", core::text(tensor), shape_text(strides)));
+}
+
 }  // namespace
+
+bool has_countable_elements(std::span<const std::int64_t> shape) {
+  double elements = 1;
+  for (const std::int64_t extent : shape) elements *= std::max(static_cast<double>(extent), 1.0);
+  return elements < kMost;
+}
 
 void check_tensor(const TensorView& tensor, std::string_view name) {
   core::expect(tensor.rank >= 0 && tensor.rank <= kMaxRank, name,
                core::later("0 to {} dimensions", kMaxRank), tensor.rank);
+  check_member(tensor.dtype, name);
   const auto dims = tensor.dims();
   const bool negative =
       std::any_of(dims.begin(), dims.end(), [](auto extent) { return extent < 0; });
   core::expect(!negative, name, "extents of at least 0", tensor);
+  core::expect(has_countable_elements(dims), name, kCountableElements, tensor);
+  check_reach(tensor, name);
   if (!(is_empty(tensor) || tensor.data != nullptr))
     refuse(name, "data", "a null pointer for " + core::text(tensor));
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
@@ -84,6 +111,7 @@ std::vector<std::int32_t> read_cu_seqlens(const TensorView& cu_seqlens, std::str
   check_dtype(cu_seqlens, name, {DType::kI32, DType::kI64});
   core::expect(cu_seqlens.rank == 1 && cu_seqlens.shape[0] >= 1, name, "shape [batch + 1]",
                cu_seqlens);
+  core::expect(cu_seqlens.shape[0] <= INT32_MAX, name, "fewer than 2^31 sequences", cu_seqlens);
   if (limits.batch >= 0) {
     core::expect(cu_seqlens.shape[0] == limits.batch + 1, name,
                  core::later("shape [{}] (batch + 1)", limits.batch + 1), cu_seqlens);

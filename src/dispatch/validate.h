@@ -12,8 +12,14 @@
 /// the argument, what was expected and what came; nothing is written before all checks have passed.
 namespace mxfa::dispatch {
 
-/// Rank within kMaxRank, extents at least 0, data present where there are elements and aligned to
-/// the element size.
+/// Whether byte counts of so many elements fit 63 bits, sums of several of them, too. Extents of 0
+/// count as 1.
+bool has_countable_elements(std::span<const std::int64_t> shape);
+inline constexpr std::string_view kCountableElements = "fewer than 2^56 elements";
+
+/// Rank within kMaxRank, a dtype, extents at least 0, so few elements so near each other that byte
+/// counts and offsets fit 63 bits, data present where there are elements and aligned to the element
+/// size.
 void check_tensor(const TensorView& tensor, std::string_view name);
 /// check_tensor, and no stride of 0 that would write several elements to one place.
 void check_output(const TensorView& tensor, std::string_view name);

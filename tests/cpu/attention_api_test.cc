@@ -339,8 +339,24 @@ TEST(CpuAttentionRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
        [](ForwardArgs&, Options& o) { o.causal_alignment = static_cast<CausalAlignment>(9); }},
       {"output_shape: expected a member of BlockShape, got 9",
        [](ForwardArgs&, Options& o) { o.output_shape = static_cast<BlockShape>(9); }},
+      {"dq_accum: expected a member of DType, got 77",
+       [](ForwardArgs&, Options& o) { o.dq_accum = static_cast<DType>(77); }},
+      {"p_scale: expected a member of PScale, got 9",
+       [](ForwardArgs&, Options& o) { o.p_scale = static_cast<attention::PScale>(9); }},
       {"softmax_scale: expected a finite number above 0, got 0",
        [](ForwardArgs&, Options& o) { o.softmax_scale = 0.0; }},
+      {"softmax_scale: expected 2^-120 to 2^120, which FP32 holds, got 1e+300",
+       [](ForwardArgs&, Options& o) { o.softmax_scale = 1e300; }},
+      {"q: expected a member of DType, got 77",
+       [](ForwardArgs& a, Options&) { a.q.values.dtype = static_cast<DType>(77); }},
+      {"k: expected fewer than 2^56 elements, got f32 [144115188075855872, 2, 64]",
+       [](ForwardArgs& a, Options&) { a.k.values.shape[0] = std::int64_t{1} << 57; }},
+      {"o: expected elements that lie within 2^56 bytes, got f32 [50, 2, 64] with strides "
+       "[-4611686018427387904, 64, 1]",
+       [](ForwardArgs& a, Options&) { a.o.values.strides[0] = -(std::int64_t{1} << 62); }},
+      {"cu_seqlens_k: expected elements that lie within 2^56 bytes, got i32 [3] with strides "
+       "[9223372036854775807]",
+       [](ForwardArgs& a, Options&) { a.cu_seqlens_k.strides[0] = INT64_MAX; }},
       {"cu_seqlens_k[1]: expected a sequence of at most 32 rows, got one of 33",
        [](ForwardArgs&, Options& o) { o.max_seqlen_k = 32; }},
   };
@@ -351,6 +367,15 @@ TEST(CpuAttentionRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
   AttentionCall call = small_call({});
   call.poison_all();
   EXPECT_THROW(attention::forward(call.forward_args(), call.options, little), Error);
+}
+
+/// Also where FP16 sums, which it scales, are a device's alone.
+TEST(CpuAttentionRefusals, DqExponent) {
+  AttentionCall call = small_call({});
+  call.run_forward();
+  call.options.dq_exponent = 999;
+  EXPECT_EQ(message_of([&] { attention::backward(call.backward_args(), call.options); }),
+            "dq_exponent: expected -64 to 64, got 999");
 }
 
 TEST(CpuAttentionRefusals, MoreElementsThanCanBeCounted) {

@@ -144,12 +144,14 @@ std::string message_of(const std::function<void()>& body) {
 }
 
 TEST(Producers, RefuseByName) {
-  std::vector<float> values(4096, 1.0f);
+  std::vector<float> values(4096, 1.0f), other(4096);
   const auto view = [&](std::vector<std::int64_t> shape, DType dtype = DType::kF32) {
     return make_tensor(values.data(), dtype, shape);
   };
-  const producers::RmsNormArgs norm{
-      .x = view({4, 32}), .weight = view({32}), .y = {view({4, 32}), {}}, .rstd = view({4})};
+  const producers::RmsNormArgs norm{.x = view({4, 32}),
+                                    .weight = view({32}),
+                                    .y = {make_tensor(other.data(), DType::kF32, {4, 32}), {}},
+                                    .rstd = make_tensor(&other[512], DType::kF32, {4})};
   const auto norm_message = [&](auto spoil) {
     producers::RmsNormArgs args = norm;
     spoil(args);
@@ -158,6 +160,12 @@ TEST(Producers, RefuseByName) {
   EXPECT_EQ(norm_message([](auto&) {}), "no error");
   EXPECT_EQ(norm_message([&](auto& a) { a.weight = view({31}); }),
             "weight: expected shape [32], got f32 [31]");
+  EXPECT_EQ(norm_message([](auto& a) { a.y.values.data = a.x.data; }),
+            "y: expected memory that no other tensor of the call has, got some of x's");
+  EXPECT_EQ(norm_message([](auto& a) { a.x.shape[0] = std::int64_t{1} << 52; }),
+            "x: expected fewer than 2^56 elements, got f32 [4503599627370496, 32]");
+  EXPECT_EQ(norm_message([](auto& a) { a.rule = static_cast<ScaleRule>(9); }),
+            "rule: expected round-up or floor, got 9");
   EXPECT_EQ(norm_message([](auto& a) { a.eps = -1; }),
             "eps: expected a finite number of at least 0, got -1");
   EXPECT_EQ(norm_message([&](auto& a) {
@@ -175,6 +183,17 @@ TEST(Producers, RefuseByName) {
               gemm(a, b, view({4, 4}));
             }),
             "b: expected 8 rows, the columns of a, got 4");
+  EXPECT_EQ(message_of([&] {
+              gemm(b, b, view({4, 4}));
+            }),
+            "c: expected memory that no other tensor of the call has, got some of a's");
+  EXPECT_EQ(message_of([&] {
+              Matrix huge = b;
+              huge.tensor.values.strides[0] = INT64_MAX;
+              gemm(huge, b, view({4, 4}));
+            }),
+            "a: expected elements that lie within 2^56 bytes, got f32 [4, 4] with strides "
+            "[9223372036854775807, 1]");
   EXPECT_EQ(message_of([&] {
               gemm(b, b, view({4, 5}));
             }),

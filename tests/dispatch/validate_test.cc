@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <limits>
 #include <string>
@@ -84,6 +85,62 @@ TEST(ValidateQuantize, ShapesAreNamed) {
   QuantizeCall too_many;
   too_many.in.rank = 9;
   EXPECT_EQ(too_many.run(), "input: expected 0 to 5 dimensions, got 9");
+}
+
+TEST(ValidateQuantize, OptionsAreMembersOfTheirEnums) {
+  const auto message = [](auto spoil) {
+    QuantizeCall call;
+    spoil(call.options);
+    return call.run();
+  };
+  EXPECT_EQ(message([](auto& o) { o.block_shape = static_cast<BlockShape>(9); }),
+            "block_shape: expected a member of BlockShape, got 9");
+  EXPECT_EQ(message([](auto& o) { o.layout = static_cast<ScaleLayout>(9); }),
+            "layout: expected row-major or tiled 128x4, got 9");
+  EXPECT_EQ(message([](auto& o) { o.rule = static_cast<ScaleRule>(9); }),
+            "rule: expected round-up or floor, got 9");
+  EXPECT_EQ(message([](auto& o) { o.scale_axis = static_cast<ScaleAxis>(9); }),
+            "scale_axis: expected head_dim or tokens, got 9");
+  EXPECT_EQ(message([](auto& o) { o.format = static_cast<DType>(77); }),
+            "format: expected a member of DType, got 77");
+}
+
+/// Sizes whose bytes or offsets do not fit 63 bits.
+TEST(ValidateQuantize, SizesThatNoMachineHas) {
+  const std::int64_t rows = std::int64_t{1} << 57;
+  QuantizeCall input;
+  input.in.shape[0] = rows;
+  EXPECT_EQ(input.run(),
+            "input: expected fewer than 2^56 elements, got bf16 [144115188075855872, 2, 64]");
+  QuantizeCall strides;
+  strides.out.strides[0] = std::int64_t{1} << 60;
+  EXPECT_EQ(strides.run(),
+            "payload: expected elements that lie within 2^56 bytes, got e4m3 [4, 2, 64] with "
+            "strides [1152921504606846976, 64, 1]");
+  EXPECT_EQ(message_of([&] {
+              scale_shape(std::array{rows, std::int64_t{64}}, {});
+            }),
+            "shape: expected fewer than 2^56 elements, got [144115188075855872, 64]");
+  EXPECT_EQ(message_of([&] {
+              max_scale_shape(std::array<std::int64_t, 2>{4, 64}, INT64_MAX, {});
+            }),
+            "batch: expected 0 to 2^31 - 1, got 9223372036854775807");
+  QuantizeCall offsets;
+  std::int32_t zero = 0;
+  offsets.options.cu_seqlens = make_tensor(&zero, DType::kI32, {rows >> 6});
+  EXPECT_EQ(offsets.run(),
+            "cu_seqlens: expected fewer than 2^31 sequences, got i32 [2251799813685248]");
+}
+
+TEST(ValidateQuantize, OutputsHaveMemoryOfTheirOwn) {
+  QuantizeCall input;
+  input.out.data = input.in.data;
+  EXPECT_EQ(input.run(),
+            "payload: expected memory that no other tensor of the call has, got some of input's");
+  QuantizeCall scales;
+  scales.sf.data = static_cast<std::uint8_t*>(scales.out.data) + 511;
+  EXPECT_EQ(scales.run(),
+            "payload: expected memory that no other tensor of the call has, got some of scales's");
 }
 
 TEST(ValidateQuantize, DataMustBePresentAndAligned) {

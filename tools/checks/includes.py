@@ -30,7 +30,13 @@ ALLOWED = {
     "src/kernels/sm100": _KERNEL_BASE,
     "src/dispatch": ("kernels/", "device/", "cpu/", "driver/", "attention/", "mx/", "core/")
     + ("mxfa/",),
-    "src/cross_attention": ("mxfa/", "core/", "dispatch/validate.h"),
+    "src/cross_attention": (
+        "mxfa/",
+        "core/",
+        "dispatch/members.h",
+        "dispatch/overlap.h",
+        "dispatch/validate.h",
+    ),
     "emulator": ("core/", "mx/", "mxfa/", "mxemu/"),
     "emulator/cli": ("core/", "mx/", "mxfa/", "mxemu/", "io/"),
     "emulator/tests": ("core/", "mx/", "mxfa/", "mxemu/", "support/"),

@@ -1,4 +1,5 @@
 #include "core/check.h"
+#include "dispatch/attention_problem.h"
 #include "dispatch/device_calls.h"
 #include "dispatch/gpu/architectures.h"
 #include "dispatch/gpu/behind.h"
@@ -22,6 +23,7 @@ BackwardProblem make_problem(const attention::BackwardArgs& args,
                              const attention::Options& options) {
   core::expect(options.dq_accum == DType::kF32 || options.dq_accum == DType::kF16, "dq_accum",
                "f32 or f16", dtype_name(options.dq_accum));
+  check_dq_exponent(options);
   BackwardProblem problem{make_device_problem({.q = args.q,
                                                .k = args.k,
                                                .v = args.v,

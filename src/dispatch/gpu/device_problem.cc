@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/workspace.h"
 #include "device/ops.h"
+#include "device/tensor_map.h"
 #include "dispatch/attention_problem.h"
 #include "dispatch/gpu/device_memory.h"
 #include "dispatch/refuse.h"
@@ -134,6 +135,9 @@ void check_strides(const TensorView& x, std::string_view name) {
   for (int i = 0; i < last; ++i) {
     expect(x.strides[i] >= 0, name, "no negative stride on a device",
            later("stride {} in dimension {}", x.strides[i], i));
+    expect(x.strides[i] < device::kMapStrideEnd / static_cast<std::int64_t>(dtype_size(x.dtype)),
+           name, "strides below 2^40 bytes on a device",
+           later("stride {} of {} in dimension {}", x.strides[i], dtype_name(x.dtype), i));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "dispatch/device_calls.h"
 #include "dispatch/gpu/device_problem.h"
+#include "dispatch/overlap.h"
 #include "dispatch/refuse.h"
 
 /// What a forward and a backward on a device do alike. Kernels: ForwardKernels or BackwardKernels,
@@ -23,6 +24,7 @@ void run_phases(Problem& problem, const Kernels& kernels, std::span<std::byte> w
                 const Phases& phases, BehindOf behind_of) {
   const std::int64_t bytes = kernels.workspace_bytes(problem);
   check_workspace(problem, workspace, with_offsets_bytes(problem, bytes));
+  check_overlaps(problem.args, workspace);
   narrow_offsets(problem, workspace.data(), bytes, phases.prepare);
   if (phases.prepare) kernels.prepare(problem, workspace.data());
   if (phases.attend) kernels.attend(problem, workspace.data(), behind_of(problem));

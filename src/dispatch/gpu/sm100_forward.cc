@@ -1,5 +1,6 @@
 #include "core/check.h"
 #include "device/block_scaled.h"
+#include "device/ragged_map.h"
 #include "dispatch/gpu/architectures.h"
 #include "dispatch/refuse.h"
 #include "kernels/sm100/forward/launch.h"
@@ -19,6 +20,13 @@ PScale p_scale_of(const attention::Options& options) {
       return PScale::kBlockRowMax;
   }
   refuse("p_scale", "one of its values", core::text(static_cast<std::int64_t>(options.p_scale)));
+}
+
+/// Of tensors that the copy engine reads or writes where they lie.
+void check_token_stride(std::int64_t stride, DType dtype, std::string_view name) {
+  const std::int64_t bytes = stride * static_cast<std::int64_t>(dtype_size(dtype));
+  core::expect(bytes < device::kRaggedStrideEnd, name,
+               "a stride of tokens below 2^34 bytes on Blackwell", core::later("{} bytes", bytes));
 }
 
 void check(const ForwardProblem& problem) {
@@ -42,6 +50,12 @@ void check(const ForwardProblem& problem) {
       "o", "strides that are multiples of 8 and an address on 16 bytes",
       core::later("strides {}, {}, address {}", o.token_stride, o.head_stride, fmt::ptr(o.data())));
   check_row_max(problem.args.row_max, problem.args.lse);
+  check_token_stride(o.token_stride, o.dtype(), "o");
+  const device::OperandsSpec& spec = problem.operands;
+  for (const auto& [input, name] :
+       {std::pair(&spec.q, "q"), std::pair(&spec.k, "k"), std::pair(&spec.v, "v")}) {
+    if (input->dtype == DType::kE4M3) check_token_stride(input->token_stride, input->dtype, name);
+  }
 }
 
 std::int64_t workspace_bytes(const ForwardProblem& problem) {

@@ -93,8 +93,6 @@ void check(const BackwardProblem& problem) {
       unsupported(name, "none in a backward on sm_90a", core::text(*tensor));
     }
   }
-  core::expect(sm90::backward::is_dq_exponent(options.dq_exponent), "dq_exponent",
-               sm90::backward::kDqExponents, options.dq_exponent);
   if (options.deterministic && !sm90::backward::dq_has_order(options.broadcast_q, problem.mask)) {
     unsupported("deterministic", "false on sm_90a where q is broadcast under a mask", "true");
   }

@@ -258,7 +258,9 @@ TEST(ForwardCall, RefusesByName) {
   refusal("softmax_scale", [](auto& call) { call.softmax_scale = 0; });
   refusal("columns", [](auto& call) { call.columns = 72; });
   refusal("o", [](auto& call) { call.o += 1; });
-  refusal("o_token_stride", [](auto& call) { call.o_token_stride = 12; });
+  refusal("o.token_stride", [](auto& call) { call.o_token_stride = 12; });
+  refusal("at least 0, below 17179869184 and", [](auto& call) { call.q.token_stride = 1ll << 34; });
+  refusal("-64 bytes", [](auto& call) { call.o_head_stride = -32; });
   refusal("p_scale", [](auto& call) {
     call.leak_free = true;
     call.v.axis = ScaleAxis::kHeadDim;

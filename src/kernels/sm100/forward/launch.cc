@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "device/ragged_map.h"
+#include "device/tensor_map.h"
 #include "mx/scale_layout.h"
 
 namespace mxfa::sm100::forward {
@@ -28,10 +29,7 @@ void check_operand(const device::BlockScaledOperand& x, std::string_view name, i
   expect(x.total >= 0 && x.total < (1ll << 30), later("{}.total", name), "0 .. 2^30 - 1 rows",
          x.total);
   expect(x.rows != nullptr || x.total == 0, later("{}.rows", name), "an address", "none");
-  expect(x.token_stride % 16 == 0 && x.head_stride % 16 == 0 && x.token_stride >= 0 &&
-             x.head_stride >= 0,
-         later("{}.token_stride, head_stride", name), "multiples of 16",
-         later("{}, {}", x.token_stride, x.head_stride));
+  device::expect_map_strides(x.token_stride, x.head_stride, name, device::kRaggedStrideEnd);
   expect((x.atoms != nullptr || x.total == 0) &&
              reinterpret_cast<std::uintptr_t>(x.atoms) % 16 == 0 && x.head_bytes % 16 == 0,
          later("{}.atoms, head_bytes", name), "an address and stride on 16 bytes",
@@ -65,10 +63,8 @@ void check_output(const ForwardCall& call) {
     expect(call.o == nullptr, "o", "none beside o_mxfp8", "an address");
     return check_mxfp8(call.o_mxfp8);
   }
-  expect(call.o_token_stride % 8 == 0 && call.o_head_stride % 8 == 0 && call.o_token_stride >= 0 &&
-             call.o_head_stride >= 0,
-         "o_token_stride, o_head_stride", "multiples of 8",
-         later("{}, {}", call.o_token_stride, call.o_head_stride));
+  device::expect_map_strides(2 * call.o_token_stride, 2 * call.o_head_stride, "o",
+                             device::kRaggedStrideEnd);
   expect(call.o != nullptr && reinterpret_cast<std::uintptr_t>(call.o) % 16 == 0, "o",
          "an address on 16 bytes", call.o == nullptr ? "none" : "another");
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "attention/problem.h"
 #include "core/arena.h"
 #include "core/check.h"
 #include "kernels/sm90/common/operand_maps.h"
@@ -79,9 +80,7 @@ void check_operand(const AttentionOperand& x, std::string_view name, int head_di
   expect(empty || x.scales.data != nullptr || !(copies.rows || copies.transposed),
          later("{}.scales", name), "an address", "none");
   expect(empty || x.rows != nullptr || !copies.rows, later("{}.rows", name), "an address", "none");
-  expect(x.token_stride % 16 == 0 && x.head_stride % 16 == 0 && x.token_stride >= 0,
-         later("{}.token_stride, head_stride", name), "multiples of 16",
-         later("{}, {}", x.token_stride, x.head_stride));
+  device::expect_map_strides(x.token_stride, x.head_stride, name);
   if (!copies.transposed) return;
   expect(empty || x.transposed != nullptr, later("{}.transposed", name), "an address", "none");
   expect(x.order == copies.order, later("{}.order", name),
@@ -183,7 +182,8 @@ void check_call(const BackwardCall& call) {
   const bool rows = call.dout.total > 0;
   expect(!rows || call.o != nullptr, "o", "an address", "none");
   expect(!rows || call.lse != nullptr, "lse", "an address", "none");
-  expect(is_dq_exponent(call.dq_exponent), "dq_exponent", kDqExponents, call.dq_exponent);
+  expect(attention::is_dq_exponent(call.dq_exponent), "dq_exponent", attention::kDqExponents,
+         call.dq_exponent);
   if (call.deterministic && !dq_has_order(call.broadcast_q, call.mask)) {
     throw Error(ErrorKind::kUnsupported,
                 "deterministic: expected no mask where q is broadcast, got one");

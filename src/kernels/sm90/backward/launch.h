@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "attention/mask.h"
 #include "device/operands.h"
@@ -42,7 +41,7 @@ struct BackwardCall {
   device::ClearBehindParams behind = {};  ///< rows of gradients that no sequence has
   Scores scores = Scores::kF32;           ///< kF16: of operands that are lowered for it
   DqSums dq_sums = DqSums::kF32;
-  /// kF16: sums are of dQ * 2^dq_exponent, is_dq_exponent(). One that overflows becomes
+  /// kF16: sums are of dQ * 2^dq_exponent, attention::is_dq_exponent(). One that overflows becomes
   /// +-65504 * 2^-dq_exponent.
   std::int32_t dq_exponent = 9;
   /// dQ's sums are made from the last keys to the first: bit-equal from run to run, slower. (dK and
@@ -52,12 +51,6 @@ struct BackwardCall {
 
   void* workspace = nullptr;  ///< backward_workspace_bytes() of memory, 256-byte aligned
 };
-
-inline constexpr std::int32_t kMaxDqExponent = 64;
-inline constexpr std::string_view kDqExponents = "-64 to 64";
-constexpr bool is_dq_exponent(std::int32_t exponent) {
-  return exponent >= -kMaxDqExponent && exponent <= kMaxDqExponent;
-}
 
 /// Whether `deterministic` can be had: key tiles of several sequences that add to one tile of dQ
 /// are counted, and a mask would leave some of them out.

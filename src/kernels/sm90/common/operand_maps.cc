@@ -16,9 +16,7 @@ CUtensorMapSwizzle swizzle_of(std::uint64_t bytes) {
 void check_bf16_rows(const Bf16Rows& x, std::string_view name) {
   core::expect(x.data != nullptr && reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0, name,
                "an address on 16 bytes", x.data == nullptr ? "none" : "another");
-  core::expect(x.token_stride % 8 == 0 && x.head_stride % 8 == 0 && x.token_stride >= 0,
-               core::later("{}.token_stride, head_stride", name), "multiples of 8",
-               core::later("{}, {}", x.token_stride, x.head_stride));
+  device::expect_map_strides(2 * x.token_stride, 2 * x.head_stride, name);
 }
 
 CUtensorMap rows_map(const driver::Device& device, const device::AttentionOperand& x,

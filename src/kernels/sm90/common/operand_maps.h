@@ -11,7 +11,7 @@
 namespace mxfa::sm90 {
 
 /// An operand of a product in BF16: column c of a row at data[row * token_stride + head *
-/// head_stride + c], 16-byte aligned; strides in elements, multiples of 8.
+/// head_stride + c], 16-byte aligned; strides in elements, in bytes as tensor maps take them.
 struct Bf16Rows {
   const std::uint16_t* data = nullptr;
   std::int64_t token_stride = 0;

@@ -94,9 +94,7 @@ void check_scales(const device::AttentionOperand& x, std::string_view name, Bloc
 void check_rows(const device::AttentionOperand& x, std::string_view name, BlockShape shape) {
   check_scales(x, name, shape);
   expect(x.rows != nullptr || x.total == 0, later("{}.rows", name), "an address", "none");
-  expect(x.token_stride % 16 == 0 && x.head_stride % 16 == 0 && x.token_stride >= 0,
-         later("{}.token_stride, head_stride", name), "multiples of 16",
-         later("{}, {}", x.token_stride, x.head_stride));
+  device::expect_map_strides(x.token_stride, x.head_stride, name);
 }
 
 void check_sizes(const device::AttentionOperand& x, std::string_view name, int head_dim) {
