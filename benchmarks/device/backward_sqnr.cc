@@ -149,21 +149,22 @@ struct Wanted {
   Gradients kern, f64, recipe;
 };
 /// As half scores want it.
-void lower(const Matrix<float>& values, int binades, recipe::Operand& operand,
-           bool coarse = false) {
-  operand.along_d = operand.along_tokens =
-      mx::lowered(std::move(operand.along_d),
-                  mx::row_major(values.data.data(), values.rows, values.cols), binades, coarse);
+void lower(const Matrix<float>& values, int binades, recipe::Operand& operand, bool coarse = false,
+           float half_sums = 0) {
+  const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
+  auto matrix = mx::lowered(std::move(operand.along_d), view, binades, coarse);
+  if (half_sums > 0) matrix = mx::for_half_sums(std::move(matrix), view, half_sums);
+  operand.along_d = operand.along_tokens = std::move(matrix);
 }
 Wanted wanted_of(const HeadInputs& inputs, bool half_scores) {
   recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
   config.dq_out = config.dkv_out = recipe::OutputFormat::kBf16;
   recipe::Operands operands = recipe::quantize_operands(inputs, config);
   if (half_scores) {
-    lower(inputs.q, device::kLoweredQ, operands.q);
+    lower(inputs.q, device::kLoweredQ, operands.q, false, mx::kHalfSumsQ);
     lower(inputs.k, device::kLoweredK, operands.k, true);
     lower(inputs.v, device::kLoweredV, operands.v);
-    lower(inputs.dout, device::kLoweredDout, operands.dout);
+    lower(inputs.dout, device::kLoweredDout, operands.dout, false, mx::kHalfSumsDout);
   }
   const recipe::HeadProblem problem{inputs.mask, inputs.softmax_scale};
   const HeadInputs kern = recipe::kern_inputs(operands, problem, config);

@@ -87,18 +87,15 @@ Wanted wanted_of(const Sample& sample, attention::Recipe own_recipe, bool half_s
   recipe::Operands operands = recipe::quantize_operands(sample.inputs, config);
   if (half_scores) {
     const auto lower = [](recipe::Operand& operand, const Matrix<float>& values, int binades,
-                          bool coarse) {
-      operand.along_d =
-          mx::lowered(operand.along_d, mx::row_major(values.data.data(), values.rows, values.cols),
-                      binades, coarse);
+                          bool coarse, float half_sums) {
+      const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
+      operand.along_d = mx::lowered(operand.along_d, view, binades, coarse);
+      if (half_sums > 0) operand.along_d = mx::for_half_sums(operand.along_d, view, half_sums);
       operand.along_tokens = operand.along_d;
     };
-    lower(operands.q, sample.inputs.q, device::kLoweredQ, false);
-    lower(operands.k, sample.inputs.k, device::kLoweredK, true);
-    const Matrix<float>& v = sample.inputs.v;
-    operands.v.along_d =
-        mx::for_half_sums(operands.v.along_d, mx::row_major(v.data.data(), v.rows, v.cols));
-    operands.v.along_tokens = operands.v.along_d;
+    lower(operands.q, sample.inputs.q, device::kLoweredQ, false, mx::kHalfSumsQ);
+    lower(operands.k, sample.inputs.k, device::kLoweredK, true, 0);
+    lower(operands.v, sample.inputs.v, 0, false, mx::kHalfSumsV);
   }
   const recipe::HeadProblem problem{sample.inputs.mask, sample.inputs.softmax_scale};
   const auto result_of = [](const reference::ForwardResult& forward) {

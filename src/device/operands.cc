@@ -4,6 +4,7 @@
 
 #include "device/checks.h"
 #include "device/preparation.h"
+#include "mx/half_sums.h"
 #include "mx/jagged_scale.h"
 
 namespace mxfa::device {
@@ -18,7 +19,7 @@ struct Copies {
   std::uint8_t min_scale = 0;
   std::uint8_t lowered = 0;
   bool coarse = false;
-  bool half_sums = false;
+  float half_sums = 0.0f;
 };
 
 /// Of o and dout: q's, or one of its length for every sequence of k's batch where it is broadcast.
@@ -51,7 +52,8 @@ class Preparation {
                        {.rows = rows,
                         .transposed = backward,
                         .block_shape = shape,
-                        .lowered = spec_.half_scores ? kLoweredQ : std::uint8_t{0}});
+                        .lowered = spec_.half_scores ? kLoweredQ : std::uint8_t{0},
+                        .half_sums = half_gradients() ? mx::kHalfSumsQ : 0.0f});
     result.k = operand(spec_.k, k_offsets, spec_.k_sequences, spec_.num_heads_kv,
                        {.rows = rows,
                         .transposed = backward,
@@ -66,18 +68,21 @@ class Preparation {
                         .min_scale = spec_.leak_free ? kLeakFreeMinScale : std::uint8_t{0},
                         .lowered = lowered_v(),
                         .coarse = spec_.leak_free,
-                        .half_sums = spec_.half_sums()});
+                        .half_sums = spec_.half_sums() ? mx::kHalfSumsV : 0.0f});
     if (backward) {
       result.dout = operand(spec_.dout, o_offsets, o_sequences, spec_.num_heads,
                             {.rows = !spec_.bf16_dp,
                              .transposed = true,
-                             .lowered = spec_.half_scores ? kLoweredDout : std::uint8_t{0}});
+                             .lowered = spec_.half_scores ? kLoweredDout : std::uint8_t{0},
+                             .half_sums = half_gradients() ? mx::kHalfSumsDout : 0.0f});
     }
     result.bytes = memory_.used();
     return result;
   }
 
  private:
+  /// Q's payload is the same without a backward, whose scores are the forward's.
+  bool half_gradients() const { return spec_.half_scores && !spec_.leak_free; }
   std::uint8_t lowered_v() const {
     if (spec_.leak_free) return kLoweredTokenV;
     return spec_.half_scores && spec_.backward ? kLoweredV : std::uint8_t{0};
@@ -140,7 +145,7 @@ class Preparation {
             .num_heads = num_heads,
             .head_dim = head_dim,
             .lowered = copies.lowered,
-            .half_sums = copies.half_sums};
+            .half_sums = copies.half_sums > 0};
   }
 
   /// Payload that exists: only its transposed copy is made.

@@ -69,7 +69,7 @@ struct AttentionOperand {
   std::int32_t num_heads = 1;
   std::int32_t head_dim = 0;  ///< of the payload, 64 or 128: narrower tensors have zero columns
   std::uint8_t lowered = 0;   ///< binades that payload stays below 448, at least
-  bool half_sums = false;     ///< payload fits sums of P V in half (mx/half_sums.h)
+  bool half_sums = false;     ///< payload fits sums over tokens in half (mx/half_sums.h)
 };
 
 /// Payload of Q and K lowered by so many binades: |q . k| of 128 columns is at most 50176, so that
@@ -138,7 +138,8 @@ struct OperandsSpec {
   bool forward = true;
   bool backward = false;
   bool leak_free = false;  ///< Q, K and V in 1xD blocks
-  /// Q and K are lowered, for kernels that keep scores in half; in a backward also V and dO.
+  /// Q and K are lowered, for kernels that keep scores in half; in a backward also V and dO. Q's
+  /// and dO's payload then fits sums of dK and dV in half, but in leak-free form.
   bool half_scores = false;
   bool bf16_scores = false;  ///< Q K^T is in BF16: of Q and K no rows are made
   bool bf16_dp = false;      ///< dO V^T is: of dO no rows are made, of V neither

@@ -132,9 +132,11 @@ struct Group {
       for (int s = 0; s < kScales; ++s) largest = max_nan(largest, amax[s]);
       if (__any_sync(kAllLanes, !mx::is_finite(largest))) count_overflows(shift, sums);
     }
-    int least = 0;
+    std::uint8_t least = 0;
     if constexpr (kShape == BlockShape::k32xD) {
-      if (params.half_sums) least = mx::half_sums_scale(largest_column(shift, sums));
+      if (params.half_sums > 0) {
+        least = mx::half_sums_scale(largest_column(shift, sums), params.half_sums);
+      }
     }
 #pragma unroll
     for (int s = 0; s < kScales; ++s) {
@@ -143,10 +145,10 @@ struct Group {
         if constexpr (kWholeDim) amax[s] = reduce(reduce(amax[s], 4), 8);
       }
       if constexpr (!kByRow) amax[s] = reduce(amax[s], 16);
-      int scale = max(max(mx::scale_from_amax<mx::E4M3>(amax[s], ScaleRule::kRoundUp), least),
-                      params.min_scale);
+      int scale =
+          max(mx::scale_from_amax<mx::E4M3>(amax[s], ScaleRule::kRoundUp), params.min_scale);
       if (params.coarse) scale = mx::coarse_scale(scale);
-      scales[s] = mx::raised_scale(scale, params.lowered);
+      scales[s] = max(mx::raised_scale(scale, params.lowered), least);
     }
   }
 

@@ -6,9 +6,17 @@
 #include "mx/e8m0.h"
 #include "mx/fp8.h"
 
-/// Payload of V for kernels that keep sums of P V in half: the magnitudes of a column's 32 codes
-/// add up to less than 64, so that those of 128 keys times P, at most 256, stay below 65504.
+/// Payload for kernels that keep sums over tokens in half: the magnitudes of a column's 32 codes
+/// add up to a bound at most, so that a sum of them times what they are multiplied by stays below
+/// 65504. What values add up to, codes exceed by 17/16, where every one was rounded up.
 namespace mxfa::mx {
+
+/// Of V in P V: 128 keys times P, at most 256.
+inline constexpr float kHalfSumsV = 60.0f;
+/// Of Q in dK (dS is at most 56), of dO in dV (P' is at most 256, and a code or two more does no
+/// harm): 512 queries each (docs/numerics.md).
+inline constexpr float kHalfSumsQ = 56.0f;
+inline constexpr float kHalfSumsDout = 10.0f;
 
 /// What a value adds to its column's sum. Less than itself, so that no sum overflows.
 MXFA_HOST_DEVICE constexpr float half_sums_part(float value) {
@@ -16,9 +24,9 @@ MXFA_HOST_DEVICE constexpr float half_sums_part(float value) {
 }
 
 /// The least scale of a group of 32 rows whose columns' parts sum up to `sum` at most: then values
-/// sum up to 60 units, and to 63.8 when each is rounded up. NaN and infinity: see scale_from_amax.
-MXFA_HOST_DEVICE constexpr std::uint8_t half_sums_scale(float sum) {
-  return raised_scale(scale_from_amax<E4M3>(sum * (448.0f / 60.0f), ScaleRule::kRoundUp), 8);
+/// sum up to `most`. NaN and infinity: see scale_from_amax.
+MXFA_HOST_DEVICE constexpr std::uint8_t half_sums_scale(float sum, float most) {
+  return raised_scale(scale_from_amax<E4M3>(sum * (448.0f / most), ScaleRule::kRoundUp), 8);
 }
 
 }  // namespace mxfa::mx

@@ -29,22 +29,23 @@ inline QuantizedMatrix lowered(QuantizedMatrix matrix, const FloatView& values, 
   return matrix;
 }
 
-/// Payload of V in blocks of 32xD with the same values, as half sums need it (mx/half_sums.h).
-inline QuantizedMatrix for_half_sums(QuantizedMatrix matrix, const FloatView& values) {
+/// Payload in blocks of 32xD with the same values, the magnitudes of whose columns add up to `most`
+/// in each group, or less (mx/half_sums.h).
+inline QuantizedMatrix for_half_sums(QuantizedMatrix matrix, const FloatView& values, float most) {
   const auto value = [&](std::int64_t row, std::int64_t col) {
     return values.data[row * values.row_stride + col * values.col_stride];
   };
   for (std::int64_t group = 0; group < values.rows; group += kScaleBlock) {
-    float most = 0;
+    float largest = 0;
     for (std::int64_t col = 0; col < values.cols; ++col) {
       float sums[2] = {};
       for (std::int64_t row = group; row < std::min(group + kScaleBlock, values.rows); ++row) {
         sums[row % 2] += half_sums_part(value(row, col));
       }
-      most = std::max(most, sums[0] + sums[1]);
+      largest = std::max(largest, sums[0] + sums[1]);
     }
     std::uint8_t& scale = matrix.scales[static_cast<std::size_t>(matrix.grid().index(group, 0))];
-    scale = std::max(scale, half_sums_scale(most));
+    scale = std::max(scale, half_sums_scale(largest, most));
     if (scale == kE8M0Nan) continue;
     for (std::int64_t row = group; row < std::min(group + kScaleBlock, values.rows); ++row) {
       for (std::int64_t col = 0; col < values.cols; ++col) {

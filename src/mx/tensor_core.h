@@ -55,9 +55,10 @@ struct AccumulatorRule {
   friend constexpr bool operator==(const AccumulatorRule&, const AccumulatorRule&) = default;
 };
 inline constexpr AccumulatorRule kExactAccumulator{0, 23};
-inline constexpr AccumulatorRule kHopperFp8Accumulator{13, 13};  ///< wgmma, e4m3 and e5m2
-inline constexpr AccumulatorRule kHopperF16Accumulator{25, 23};  ///< wgmma, f16, bf16 and tf32
-inline constexpr AccumulatorRule kBlackwellAccumulator{25, 23};  ///< tcgen05, all of them
+inline constexpr AccumulatorRule kHopperFp8Accumulator{13, 13};      ///< wgmma, e4m3 and e5m2
+inline constexpr AccumulatorRule kHopperFp8HalfAccumulator{13, 10};  ///< the same, f16 results
+inline constexpr AccumulatorRule kHopperF16Accumulator{25, 23};      ///< wgmma, f16, bf16 and tf32
+inline constexpr AccumulatorRule kBlackwellAccumulator{25, 23};      ///< tcgen05, all of them
 
 /// The significand (an integer) and the exponent of a finite value: significand * 2^(exponent-23),
 /// with exponent >= least and the leading bit at 23 unless the value is subnormal there.

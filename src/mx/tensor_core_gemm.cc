@@ -67,8 +67,10 @@ void product_tops(const std::int8_t* a, const std::int8_t* b, std::int64_t ldb, 
 
 /// One step of one row and 16 columns with 13 fraction bits. Every scaling is by a power of two
 /// and every product of two E4M3 values has 8 significant bits: only the two truncations round.
+/// `kept` masks what a result keeps.
 MXFA_SIMD_CLONES
-void step_13(const float* a, const float* b, std::int64_t ldb, const std::int8_t* top, float* c) {
+void step_13(const float* a, const float* b, std::int64_t ldb, const std::int8_t* top,
+             std::int32_t kept, float* c) {
   Lane16 old;
   Byte16 tops;
   std::memcpy(&old, c, sizeof old);
@@ -90,9 +92,26 @@ void step_13(const float* a, const float* b, std::int64_t ldb, const std::int8_t
   const Float16 back = (Float16)((exponent - 13 + 127) << 23);
   const Lane16 total = (Lane16)(__builtin_convertvector(sum, Float16) * back);
   // Without products only C's own low bits go; a zero result is +0.
-  Lane16 result = (products != 0 ? total : old) & ~0x3FF;
+  Lane16 result = (products != 0 ? total : old) & kept;
   result &= (result & 0x7FFFFFFF) != 0;
   result = finite != 0 ? result : old;
+  std::memcpy(c, &result, sizeof result);
+}
+
+/// 16 columns to the nearest half, ties to even.
+MXFA_SIMD_CLONES
+void round_half(float* c) {
+  Lane16 bits;
+  std::memcpy(&bits, c, sizeof bits);
+  const Lane16 magnitude = bits & 0x7FFFFFFF;
+  // Adding it leaves a subnormal half's last bit, 2^-24, as the sum's last bit.
+  const Float16 magic = (Float16)(magnitude * 0 + 0x3F400000);  // 0.75
+  const Lane16 small = (Lane16)(((Float16)magnitude + magic) - magic);
+  const Lane16 normal = (magnitude + 0xFFF + ((magnitude >> 13) & 1)) & ~0x1FFF;
+  Lane16 result = magnitude < 0x38800000 ? small : normal;
+  result = result >= 0x47800000 ? result * 0 + 0x7F800000 : result;
+  result = magnitude < 0x7F800000 ? result : magnitude;
+  result |= bits & ~0x7FFFFFFF;
   std::memcpy(c, &result, sizeof result);
 }
 
@@ -168,7 +187,8 @@ void poison(const MmaPanel& a, const MmaPanel& b, std::int64_t row, std::int64_t
 }
 
 void aligned_row(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std::int64_t row,
-                 std::int64_t col, bool wide, float* c) {
+                 std::int64_t col, AccumulatorRule rule, float* c) {
+  const bool half = rule == kHopperFp8HalfAccumulator;
   const bool scaled = !a.scales.empty() || !b.scales.empty();
   for (int j = 0; j < kCols; ++j) {
     if (is_nan(c[j])) c[j] = bits_float(0x7FFFFFFFu);
@@ -179,7 +199,7 @@ void aligned_row(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std:
     alignas(16) std::int8_t top[kCols];
     product_tops(&a.exponents[row * a.cols + ka], &b.exponents[kb * b.cols + col], b.cols, top);
     const float* values = b.row(kb) + col;
-    if (wide) {
+    if (rule == kBlackwellAccumulator) {
       int scale[kCols] = {};
       for (int j = 0; scaled && j < kCols; ++j) {
         if (!a.scales.empty()) scale[j] += a.scales[(row * a.cols + ka) / kStep];
@@ -187,7 +207,8 @@ void aligned_row(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std:
       }
       step_25(a.row(row) + ka, values, b.cols, top, scale, c);
     } else {
-      step_13(a.row(row) + ka, values, b.cols, top, c);
+      step_13(a.row(row) + ka, values, b.cols, top, half ? ~0 : ~0x3FF, c);
+      if (half) round_half(c);
     }
     if (!a.nan.empty() || !b.nan.empty()) poison(a, b, row, ka, kb, col, c);
   }
@@ -241,7 +262,7 @@ void check_tile(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, Accum
   core::expect(tile.a_depth % kStep == 0 && tile.b_depth % kStep == 0 && tile.b_col % kCols == 0,
                "tile", "offsets in steps of 32 (depth) and 16 (columns)", tile.a_depth);
   if (rule == kExactAccumulator) return;
-  const bool narrow = rule == kHopperFp8Accumulator;
+  const bool narrow = rule == kHopperFp8Accumulator || rule == kHopperFp8HalfAccumulator;
   core::expect(narrow || rule == kBlackwellAccumulator, "rule", "13 or 25 fraction bits",
                std::int64_t{rule.fraction_bits});
   core::expect(!narrow || (a.scales.empty() && b.scales.empty()), "rule",
@@ -279,13 +300,12 @@ void tensor_core_gemm(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile,
     for (std::int64_t i = 0; i < tile.m; i += kRows) exact_rows(a, b, tile, i, c, ldc);
     return;
   }
-  const bool wide = rule == kBlackwellAccumulator;
   for (std::int64_t i = 0; i < tile.m; ++i) {
     for (std::int64_t j = 0; j < tile.n; j += kCols) {
       float out[kCols] = {};
       const std::size_t bytes = sizeof(float) * std::min(kCols, tile.n - j);
       std::memcpy(out, c + i * ldc + j, bytes);
-      aligned_row(a, b, tile, tile.a_row + i, tile.b_col + j, wide, out);
+      aligned_row(a, b, tile, tile.a_row + i, tile.b_col + j, rule, out);
       std::memcpy(c + i * ldc + j, out, bytes);
     }
   }

@@ -28,6 +28,7 @@ struct Case {
   bool backward = false;
   bool leak_free = false;
   bool smooth = false;
+  bool half_scores = false;
   DType dtype = DType::kBF16;
   std::int64_t gap = 0;  ///< elements between tokens
 };
@@ -177,6 +178,7 @@ struct Call {
     spec.head_dim = static_cast<std::int32_t>(c.head_dim);
     spec.backward = c.backward;
     spec.leak_free = c.leak_free;
+    spec.half_scores = c.half_scores;
   }
 
   RecipeConfig config(std::int64_t s, std::int64_t head_kv) const {
@@ -210,6 +212,20 @@ struct Call {
   }
 };
 
+/// The recipe's payload as the kernels of a case want it.
+struct Wanted {
+  int lowered = 0;
+  bool coarse = false;
+  float half_sums = 0;
+
+  mx::QuantizedMatrix of(const reference::recipe::Operand& operand) const {
+    const Matrix<float>& x = operand.bf16;
+    const mx::FloatView values = mx::row_major(x.data.data(), x.rows, x.cols);
+    auto matrix = mx::lowered(operand.along_d, values, lowered, coarse);
+    return half_sums > 0 ? mx::for_half_sums(std::move(matrix), values, half_sums) : matrix;
+  }
+};
+
 TEST_P(Operands, AreTheRecipes) {
   const Case& test = GetParam();
   const Call call(test);
@@ -238,17 +254,18 @@ TEST_P(Operands, AreTheRecipes) {
         inputs.dout = call.dout.rows(call.o_offsets.tokens[s], call.o_offsets.seqlen(s), h);
       }
       const auto want = reference::recipe::quantize_operands(inputs, call.config(s, head_kv));
-      q.expect(want.q.along_d, q_sequence, h, "q");
-      const Matrix<float>&k_values = want.k.bf16, &v_values = want.v.bf16;
-      k.expect(mx::lowered(want.k.along_d,
-                           mx::row_major(k_values.data.data(), k_values.rows, k_values.cols), 0,
-                           test.leak_free),
-               s, head_kv, "k");
-      v.expect(mx::lowered(want.v.along_d,
-                           mx::row_major(v_values.data.data(), v_values.rows, v_values.cols),
-                           test.leak_free ? kLoweredTokenV : 0, test.leak_free),
-               s, head_kv, "v");
-      if (test.backward) dout.expect(want.dout.along_d, s, h, "dout");
+      Wanted q_form, k_form{.coarse = test.leak_free}, v_form = k_form, dout_form;
+      if (test.leak_free) v_form.lowered = kLoweredTokenV;
+      if (test.half_scores) {
+        q_form = {.lowered = kLoweredQ, .half_sums = mx::kHalfSumsQ};
+        k_form = {.lowered = kLoweredK, .coarse = true};
+        v_form = {.lowered = test.backward ? kLoweredV : 0, .half_sums = mx::kHalfSumsV};
+        dout_form = {.lowered = kLoweredDout, .half_sums = mx::kHalfSumsDout};
+      }
+      q.expect(q_form.of(want.q), q_sequence, h, "q");
+      k.expect(k_form.of(want.k), s, head_kv, "k");
+      v.expect(v_form.of(want.v), s, head_kv, "v");
+      if (test.backward) dout.expect(dout_form.of(want.dout), s, h, "dout");
     }
   }
 }
@@ -278,6 +295,15 @@ INSTANTIATE_TEST_SUITE_P(
              .cu_seqlens_k = {0, 50, 200},
              .num_heads_kv = 2,
              .leak_free = true},
+        Case{.name = "half_scores",
+             .cu_seqlens_q = {0, 40, 90},
+             .cu_seqlens_k = {0, 50, 200},
+             .half_scores = true},
+        Case{.name = "half_scores_backward",
+             .cu_seqlens_q = {0, 40, 90},
+             .cu_seqlens_k = {0, 50, 200},
+             .backward = true,
+             .half_scores = true},
         Case{.name = "smooth",
              .cu_seqlens_q = {0, 40, 90},
              .cu_seqlens_k = {0, 50, 200},

@@ -35,7 +35,7 @@ struct Case {
   std::uint8_t min_scale = 0;
   std::uint8_t lowered = 0;
   bool coarse = false;
-  bool half_sums = false;
+  float half_sums = 0.0f;
   bool sums = false;       ///< some of them overflowed
   int exponent = 0;        ///< kF16: of the sums
   double magnitude = 1.0;  ///< of values
@@ -161,7 +161,7 @@ struct Expected {
     }
     compact = scales_of(ScaleLayout::kRowMajor, ScaleAxis::kHeadDim);
     if (test.min_scale > 0 || test.lowered > 0 || test.coarse) raise(test, shape, values);
-    if (test.half_sums && shape == BlockShape::k32xD) fit_half_sums(test, values);
+    if (test.half_sums > 0 && shape == BlockShape::k32xD) fit_half_sums(test, values);
   }
 
  private:
@@ -172,7 +172,9 @@ struct Expected {
       const std::int64_t rows = offsets.seqlen(s), width = test.num_heads * test.head_dim;
       const std::int64_t first = (offsets.tokens[s] * test.num_heads + head) * test.head_dim;
       const mx::FloatView view{values.data() + first, rows, test.head_dim, width, 1};
-      const auto matrix = mx::for_half_sums(mx::quantize(view, {BlockShape::k32xD}), view);
+      const auto matrix = mx::for_half_sums(
+          mx::lowered(mx::quantize(view, {BlockShape::k32xD}), view, test.lowered), view,
+          test.half_sums);
       for (std::int64_t row = 0; row < rows; ++row) {
         std::copy_n(matrix.codes.begin() + row * test.head_dim, test.head_dim,
                     codes.begin() + first + row * width);

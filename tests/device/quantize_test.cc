@@ -73,9 +73,12 @@ std::vector<Case> input_cases() {
   Case& coarse_infinite = add("coarse_infinite", DType::kF32);
   coarse_infinite.coarse = true;
   coarse_infinite.corner = kInfinity;
-  add("half_sums", DType::kBF16).half_sums = true;
+  add("half_sums", DType::kBF16).half_sums = mx::kHalfSumsV;
+  Case& sums_lowered = add("half_sums_lowered", DType::kBF16);
+  sums_lowered.half_sums = mx::kHalfSumsQ;
+  sums_lowered.lowered = 5;
   Case& large = add("half_sums_large", DType::kF32);
-  large.half_sums = true;
+  large.half_sums = mx::kHalfSumsDout;
   large.magnitude = 0x1p120;
   for (const bool odd : {false, true}) {
     Case& dense = add(odd ? "dense_odd" : "dense", DType::kBF16);

@@ -236,17 +236,18 @@ class BackwardBatch {
     return lse;
   }
   static void requantize(const Matrix<float>& values, int binades, recipe::Operand& operand,
-                         bool coarse = false) {
-    operand.along_d = operand.along_tokens =
-        mx::lowered(std::move(operand.along_d),
-                    mx::row_major(values.data.data(), values.rows, values.cols), binades, coarse);
+                         bool coarse = false, float half_sums = 0) {
+    const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
+    auto matrix = mx::lowered(std::move(operand.along_d), view, binades, coarse);
+    if (half_sums > 0) matrix = mx::for_half_sums(std::move(matrix), view, half_sums);
+    operand.along_d = operand.along_tokens = std::move(matrix);
   }
   /// As half scores want operands.
   static void lower(const HeadInputs& inputs, recipe::Operands& operands) {
-    requantize(inputs.q, device::kLoweredQ, operands.q);
+    requantize(inputs.q, device::kLoweredQ, operands.q, false, mx::kHalfSumsQ);
     requantize(inputs.k, device::kLoweredK, operands.k, true);
     requantize(inputs.v, device::kLoweredV, operands.v);
-    requantize(inputs.dout, device::kLoweredDout, operands.dout);
+    requantize(inputs.dout, device::kLoweredDout, operands.dout, false, mx::kHalfSumsDout);
   }
   /// As a leak-free forward does.
   static void coarsen(const HeadInputs& inputs, recipe::Operands& operands) {

@@ -105,6 +105,12 @@ inline mx::QuantizedMatrix quantize_rows(const Matrix<float>& values, BlockShape
   return mx::lowered(mx::quantize(view, {shape}), view, lowered, coarse);
 }
 
+inline mx::QuantizedMatrix for_half_sums(const mx::QuantizedMatrix& matrix,
+                                         const Matrix<float>& values, float most) {
+  return mx::for_half_sums(matrix, mx::row_major(values.data.data(), values.rows, values.cols),
+                           most);
+}
+
 class ForwardBatch {
  public:
   explicit ForwardBatch(const ForwardCase& test) : test_(test) {
@@ -133,8 +139,10 @@ class ForwardBatch {
         const Matrix<float> values = side->matrix(i / side->heads, i % side->heads);
         mx::QuantizedMatrix matrix = quantize_rows(values, block_shape(), lower, coarse);
         if (((lowered && !tokens) || test.product == Product::kBf16) && side == &v_) {
-          matrix = mx::for_half_sums(matrix,
-                                     mx::row_major(values.data.data(), values.rows, values.cols));
+          matrix = for_half_sums(matrix, values, mx::kHalfSumsV);
+        }
+        if (lowered && !tokens && side == &q_) {
+          matrix = for_half_sums(matrix, values, mx::kHalfSumsQ);
         }
         side->matrices.push_back(std::move(matrix));
       }

@@ -144,7 +144,7 @@ void check_product(const BackwardCall& call) {
   }
 }
 
-/// What half scores need, so that no sum of 128 columns overflows.
+/// What half scores need, so that no sum of 128 columns overflows, nor one of 512 queries.
 void check_lowered(const BackwardCall& call) {
   if (call.scores != Scores::kF16) return;
   const auto check = [](const AttentionOperand& x, std::string_view name, std::uint8_t lowered) {
@@ -155,6 +155,8 @@ void check_lowered(const BackwardCall& call) {
   check(call.k, "k", device::kLoweredK);
   check(call.v, "v", device::kLoweredV);
   check(call.dout, "dout", device::kLoweredDout);
+  expect(call.q.half_sums, "q.half_sums", "true for half scores", "false");
+  expect(call.dout.half_sums, "dout.half_sums", "true for half scores", "false");
 }
 
 void check_call(const BackwardCall& call) {
