@@ -48,8 +48,8 @@ struct MmaTile {
 
 /// kExactAccumulator: the sum over the whole depth and C in double (exact within each 32 of E4M3
 /// values), rounded once to FP32. Others: one rounding or truncation for each 32 of the depth, bit
-/// for bit MmaElement{kE4M3, kE4M3, rule}.f32; rules with 13 or 25 fraction bits are implemented,
-/// 13 without block exponents only.
+/// for bit MmaElement{kE4M3, kE4M3, rule}.f32, or .f16 of kHopperFp8HalfAccumulator, whose C are
+/// halves; rules with 13 or 25 fraction bits are implemented, 13 without block exponents only.
 void tensor_core_gemm(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile,
                       AccumulatorRule rule, float* c, std::int64_t ldc);
 

@@ -129,7 +129,11 @@ void expect_equal_to_scalar(const GemmCase& test, std::int64_t depth, std::uint6
   prepare_aligned(b);
   const MmaTile tile{m, n, depth, 3, 32, 64, 16};
   std::vector<float> want(static_cast<std::size_t>(m * n));
-  for (float& value : want) value = draw_accumulator(rng);
+  const bool half = test.rule == kHopperFp8HalfAccumulator;
+  for (float& value : want) {
+    value = draw_accumulator(rng);
+    if (half) value = round_f16(value);
+  }
   std::vector<float> got = want;
   tensor_core_gemm(a, b, tile, test.rule, got.data(), n);
 
@@ -147,7 +151,9 @@ void expect_equal_to_scalar(const GemmCase& test, std::int64_t depth, std::uint6
           element.scale_exponent = a.scales[((3 + i) * a.cols + 32 + k) / 32] +
                                    b.scales[(64 + k) / 32 * b.cols + 16 + j];
         }
-        want[i * n + j] = element.f32(x, y, want[i * n + j]);
+        float& sum = want[i * n + j];
+        sum = half ? decode_f16(element.f16(x, y, encode_f16(sum))) : element.f32(x, y, sum);
+        if (is_nan(sum)) sum = bits_float(0x7FFFFFFFu);  // half has another one
       }
     }
   }
@@ -160,6 +166,7 @@ TEST(TensorCoreGemm, AlignedRulesEqualTheScalarDefinition) {
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
       const std::string label = fmt::format("kind {} seed {}", number, seed);
       expect_equal_to_scalar({kHopperFp8Accumulator, false, kind, "13 bits " + label}, 96, seed);
+      expect_equal_to_scalar({kHopperFp8HalfAccumulator, false, kind, "half " + label}, 96, seed);
       expect_equal_to_scalar({kBlackwellAccumulator, false, kind, "25 bits " + label}, 96, seed);
       expect_equal_to_scalar({kBlackwellAccumulator, true, kind, "scaled " + label}, 96, seed);
     }
