@@ -101,11 +101,20 @@ RecipeBackward BackwardRun::run() {
   for (std::int64_t t = 0; t < num_tiles(); ++t) {
     KeyTile tile = key_tile(config_.last_keys_first ? num_tiles() - 1 - t : t);
     compute_scores(tile, config_.keep_intermediates);
-    accumulate_dv(tile);
+    if (config_.half_sums) {
+      half_dv(tile);
+    } else {
+      accumulate_dv(tile);
+    }
     if (ds_in_bf16(config_)) {
       gradients_bf16(tile);
     } else if (config_.ds_scale == DsScale::kWarp16) {
-      gradients_warp16(tile);
+      if (config_.half_sums) {
+        half_dk(tile);
+      } else {
+        warp16_dk(tile);
+      }
+      warp16_dq(tile);
     } else if (config_.ds_scale == DsScale::kSquare32) {
       gradients_square32(tile);
     } else {

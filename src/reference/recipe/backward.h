@@ -20,8 +20,9 @@ RowConstants prepass(const Operands& operands, const HeadProblem& problem,
 int dynamic_dq_exponent(const Operands& operands, const HeadProblem& problem,
                         const RecipeConfig& config);
 
-/// Keys that share a scale of kWarp16's payload for dQ.
+/// Keys that share a scale of kWarp16's payload for dQ, for dK.
 inline constexpr std::int64_t kDqKeys = 64;
+inline constexpr std::int64_t kWarpKeys = 16;
 
 /// One key tile and the query rows that it works on.
 struct KeyTile {
@@ -58,8 +59,13 @@ class BackwardRun {
   void accumulate(const KeyTile& tile, const mx::MmaPanel& a, const mx::MmaPanel& b,
                   mx::AccumulatorRule rule, Matrix<float>& result) const;
 
+  // Sums in half (backward_half.cc).
+  void half_dv(const KeyTile& tile);
+  void half_dk(const KeyTile& tile);
+
   // dS: payloads, dK and dQ (backward_ds.cc).
-  void gradients_warp16(const KeyTile& tile);
+  void warp16_dk(const KeyTile& tile);
+  void warp16_dq(const KeyTile& tile);
   void gradients_square32(const KeyTile& tile);
   void gradients_tensor(const KeyTile& tile);
   void gradients_bf16(const KeyTile& tile);

@@ -10,7 +10,6 @@
 namespace mxfa::reference::recipe::internal {
 namespace {
 
-constexpr std::int64_t kWarpKeys = 16;
 constexpr float kF16Max = 65504.0f;
 
 /// SplitMix64 of a seed and an element: one draw for each dS.
@@ -88,7 +87,8 @@ int BackwardRun::warp_payload(const KeyTile& tile, std::int64_t row0, std::int64
   const float amax = mx::bits_float(amax_bits);
   const std::uint8_t scale = mx::scale_from_amax<mx::E4M3>(amax, config_.scale_rule);
   const bool nan = scale == mx::kE8M0Nan;
-  if (amax > 0 && !nan) exponent = std::max(exponent, scale_exponent(scale) + reference);
+  const int room = config_.half_sums ? kHalfSumsDkRoom : 0;
+  if (amax > 0 && !nan) exponent = std::max(exponent, scale_exponent(scale) + reference + room);
   const float inverse = power_of_two(exponent == kNoExponent ? 0 : reference - exponent);
   for (std::int64_t row = row0; row < row1; ++row) {
     load(row);
@@ -129,7 +129,8 @@ int BackwardRun::dq_payload(const KeyTile& tile, std::int64_t row0, std::int64_t
   }
   const std::uint8_t scale =
       mx::scale_from_amax<mx::E4M3>(mx::bits_float(amax_bits), config_.scale_rule);
-  const int exponent = scale_exponent(scale) + reference;
+  const int exponent =
+      scale_exponent(scale) + reference + (config_.half_sums ? kHalfSumsDqRoom : 0);
   const float inverse = power_of_two(reference - exponent);
   for (std::int64_t row = row0; row < row1; ++row) {
     multiply_row(tile.ds.row(row).data() + key0, fold.data(), values.data(), keys);
@@ -153,6 +154,7 @@ int BackwardRun::dq_payload(const KeyTile& tile, std::int64_t row0, std::int64_t
 /// Leaves in the first column of `exponents` [seqlen_q, parts] what the sums are of.
 Matrix<float> BackwardRun::dq_of_halves(const KeyTile& tile, const mx::MmaPanel& panel,
                                         Matrix<int>& exponents) const {
+  const bool half = config_.half_sums;
   Matrix<float> acc(seqlen_q_, dim_);
   for (std::int64_t row0 = tile.row0; row0 < tile.row1; row0 += config_.backward_tile_m) {
     const std::int64_t row1 = std::min<std::int64_t>(row0 + config_.backward_tile_m, tile.row1);
@@ -165,6 +167,7 @@ Matrix<float> BackwardRun::dq_of_halves(const KeyTile& tile, const mx::MmaPanel&
     for (const auto& [exponent, part] : parts) {
       for (std::int64_t row = row0; row < row1 && sum != kNoExponent && sum != exponent; ++row) {
         scale_row(acc.row(row).data(), sum - exponent, acc.row(row).data(), dim_);
+        if (half) round_f16_row(acc.row(row).data(), dim_);
       }
       sum = exponent;
       mx::tensor_core_gemm(panel, k_,
@@ -174,20 +177,19 @@ Matrix<float> BackwardRun::dq_of_halves(const KeyTile& tile, const mx::MmaPanel&
                             .a_row = row0,
                             .a_depth = part * kDqKeys,
                             .b_depth = tile.key0 + part * kDqKeys},
-                           ds_rule_, acc.row(row0).data(), dim_);
+                           half ? mx::kHopperFp8HalfAccumulator : ds_rule_, acc.row(row0).data(),
+                           dim_);
     }
     for (std::int64_t row = row0; row < row1; ++row) exponents(row, 0) = sum;
   }
   return acc;
 }
 
-void BackwardRun::gradients_warp16(const KeyTile& tile) {
+void BackwardRun::warp16_dk(const KeyTile& tile) {
   const std::int64_t groups = mx::ceil_div(tile.keys, kWarpKeys);
   std::vector<int> exponents(static_cast<std::size_t>(groups), kNoExponent);
   Matrix<float> acc(tile.keys, dim_);
   Matrix<float> sum(tile.keys, dim_);
-  mx::MmaPanel for_dq(seqlen_q_, tile.keys);
-  Matrix<int> dq_exponents(seqlen_q_, mx::ceil_div(tile.keys, kDqKeys));
   const std::int64_t step = config_.backward_tile_m;
   for (std::int64_t row0 = tile.row0; row0 < tile.row1; row0 += step) {
     const std::int64_t row1 = std::min(row0 + step, seqlen_q_);
@@ -212,16 +214,25 @@ void BackwardRun::gradients_warp16(const KeyTile& tile) {
     mx::tensor_core_gemm(for_dk, q_,
                          {.m = tile.keys, .n = dim_, .depth = row1 - row0, .b_depth = row0},
                          ds_rule_, acc.data.data(), dim_);
-    for (std::int64_t part = 0; part < dq_exponents.cols; ++part) {
-      const int exponent = dq_payload(tile, row0, part * kDqKeys, for_dq);
-      for (std::int64_t row = row0; row < row1; ++row) dq_exponents(row, part) = exponent;
-    }
   }
   for (std::int64_t j = 0; j < tile.keys; ++j) {
     for (std::int64_t c = 0; c < dim_; ++c) sum(j, c) += acc(j, c);
     const int exponent = exponents[j / kWarpKeys];
     store_dk(tile.key0 + j, sum.row(j).data(), softmax_scale_,
              exponent == kNoExponent ? 0 : exponent);
+  }
+}
+
+void BackwardRun::warp16_dq(const KeyTile& tile) {
+  mx::MmaPanel for_dq(seqlen_q_, tile.keys);
+  Matrix<int> dq_exponents(seqlen_q_, mx::ceil_div(tile.keys, kDqKeys));
+  const std::int64_t step = config_.backward_tile_m;
+  for (std::int64_t row0 = tile.row0; row0 < tile.row1; row0 += step) {
+    const std::int64_t row1 = std::min(row0 + step, seqlen_q_);
+    for (std::int64_t part = 0; part < dq_exponents.cols; ++part) {
+      const int exponent = dq_payload(tile, row0, part * kDqKeys, for_dq);
+      for (std::int64_t row = row0; row < row1; ++row) dq_exponents(row, part) = exponent;
+    }
   }
   if (ds_rule_ != mx::kExactAccumulator) mx::prepare_aligned(for_dq);
   const Matrix<float> dq = dq_of_halves(tile, for_dq, dq_exponents);

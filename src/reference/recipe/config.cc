@@ -45,6 +45,15 @@ void check_numbers(const RecipeConfig& c) {
   require(c.exp2 != nullptr, "exp2", "a function", "null");
 }
 
+void check_half_sums(const RecipeConfig& c) {
+  require(c.machine == Machine::kHopper && c.accumulator == Accumulator::kHopper && !c.dkq_bf16,
+          "half_sums", "false but with Hopper's accumulator of FP8", "true");
+  core::expect(c.promote_queries > 0 && c.promote_dk_queries > 0 &&
+                   c.promote_dk_queries % c.promote_queries == 0,
+               "promote_dk_queries", "a multiple of promote_queries with half sums",
+               core::text(c.promote_dk_queries));
+}
+
 void check_hopper(const RecipeConfig& c) {
   require(uniform_along_d(c.qk_shape), "qk_shape", "32xD or 1xD on Hopper",
           block_shape_name(c.qk_shape));
@@ -124,6 +133,7 @@ void RecipeConfig::check() const {
   const bool is_mx = machine == Machine::kHopper || machine == Machine::kBlackwell;
   if (machine == Machine::kHopper) check_hopper(*this);
   if (machine == Machine::kBlackwell) check_blackwell(*this);
+  if (half_sums) check_half_sums(*this);
   const bool has_fp8 = machine != Machine::kBf16 && machine != Machine::kF32;
   require(!has_fp8 || tie_shift == 0, "tie_shift",
           "0 but for the BF16 recipe: FP8 wants the maximum on an exact code", "a shift");

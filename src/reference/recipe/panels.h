@@ -100,5 +100,9 @@ void multiply_row(const float* a, const float* b, float* out, std::int64_t count
 void fma_row(const float* a, const float* b, const float* c, float* out, std::int64_t count);
 /// out[i] = values[i] * 2^exponent
 void scale_row(const float* values, int exponent, float* out, std::int64_t count);
+/// To half.
+inline void round_f16_row(float* values, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) values[i] = mx::round_f16(values[i]);
+}
 
 }  // namespace mxfa::reference::recipe::internal

@@ -117,7 +117,11 @@ struct RecipeConfig {
   Accumulator accumulator = Accumulator::kExact;
   int promote_keys = 0;     ///< forward: a fresh accumulator every so many keys (x tile_n)
   int promote_queries = 0;  ///< dV and dK: likewise (a multiple of backward_tile_m)
-  int tile_n = 128;         ///< key tile, forward and backward
+  /// Hopper's backward: dV, dK and dQ of a key tile are summed in half (kHalfSums* below). Wants
+  /// operands lowered for it (device/operands.h); dK is promoted at promote_dk_queries.
+  bool half_sums = false;
+  int promote_dk_queries = 0;
+  int tile_n = 128;  ///< key tile, forward and backward
   int backward_tile_m = 128;
   bool last_keys_first = false;  ///< dQ is summed from the last key tile to the first
 
@@ -174,6 +178,13 @@ struct Operands {
   std::vector<float> shift_k;  ///< [head_dim], what was subtracted; empty without smoothing
   std::vector<float> shift_v;  ///< [head_dim]
 };
+
+/// Half sums: binades that dS stays below 448, in dK's payload (at most 56) and dQ's (7).
+inline constexpr int kHalfSumsDkRoom = 3;
+inline constexpr int kHalfSumsDqRoom = 6;
+/// As often as dV is promoted, a warp whose dK has a larger magnitude loses 3 binades.
+inline constexpr float kHalfSumsMostDk = 8192.0f;
+inline constexpr int kHalfSumsShrink = 3;
 
 struct HeadProblem {
   attention::Mask mask;

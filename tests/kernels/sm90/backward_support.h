@@ -10,9 +10,9 @@
 
 #include "kernels/sm90/backward/launch.h"
 #include "mx/bits.h"
-#include "mx/lower.h"
 #include "mx/tensor_core.h"
 #include "reference/recipe/recipe.h"
+#include "support/half_operands.h"
 #include "support/machine.h"
 #include "support/rng.h"
 
@@ -146,6 +146,9 @@ class BackwardBatch {
     config.qk_bf16 = sm90::backward::bf16_s(test_.product);
     config.dp_bf16 = sm90::backward::bf16_dp(test_.product);
     if (test_.dq_sums == DqSums::kF16) config.dq_accum = recipe::DqAccum::kF16;
+    if (test_.scores != Scores::kF16) return config;
+    config.half_sums = true;
+    config.promote_dk_queries = sm90::backward::kPromoteDkTiles * sm90::backward::kTileM;
     return config;
   }
 
@@ -191,7 +194,7 @@ class BackwardBatch {
     inputs.v = v_.matrix(s, head_kv(head));
     inputs.dout = dout_.matrix(s, head);
     operands_.push_back(recipe::quantize_operands(inputs, config()));
-    if (test_.scores == Scores::kF16) lower(inputs, operands_.back());
+    if (test_.scores == Scores::kF16) lower_for_half_scores(inputs, operands_.back());
     if (tokens()) coarsen(inputs, operands_.back());
     saved_.push_back(recipe::recipe_forward(operands_.back(), problem(), config()).saved);
     kernel_lse_.push_back(test_.scores == Scores::kF16 ? half_scores_lse(operands_.back())
@@ -234,20 +237,6 @@ class BackwardBatch {
       lse.push_back(static_cast<float>(std::log(sum)));
     }
     return lse;
-  }
-  static void requantize(const Matrix<float>& values, int binades, recipe::Operand& operand,
-                         bool coarse = false, float half_sums = 0) {
-    const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
-    auto matrix = mx::lowered(std::move(operand.along_d), view, binades, coarse);
-    if (half_sums > 0) matrix = mx::for_half_sums(std::move(matrix), view, half_sums);
-    operand.along_d = operand.along_tokens = std::move(matrix);
-  }
-  /// As half scores want operands.
-  static void lower(const HeadInputs& inputs, recipe::Operands& operands) {
-    requantize(inputs.q, device::kLoweredQ, operands.q, false, mx::kHalfSumsQ);
-    requantize(inputs.k, device::kLoweredK, operands.k, true);
-    requantize(inputs.v, device::kLoweredV, operands.v);
-    requantize(inputs.dout, device::kLoweredDout, operands.dout, false, mx::kHalfSumsDout);
   }
   /// As a leak-free forward does.
   static void coarsen(const HeadInputs& inputs, recipe::Operands& operands) {

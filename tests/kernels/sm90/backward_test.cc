@@ -44,7 +44,7 @@ Wanted expected(const BackwardBatch& batch, const BackwardCase& test) {
       const auto got =
           recipe::recipe_backward(operands, batch.problem(), batch.saved(s, head), config);
       auto dk = got.dk;
-      if (batch.seqlen_q(s) > config.promote_queries) {
+      if (!config.half_sums && batch.seqlen_q(s) > config.promote_queries) {
         dk = recipe::recipe_backward(operands, batch.problem(), batch.saved(s, head),
                                      batch.config(sm90::backward::kPromoteDkTiles))
                  .dk;
