@@ -28,8 +28,8 @@
 /// recipe (reference/recipe) reaches on the same operands, for f64 on those of FP32 scores; with
 /// 4096 keys also 1 dB below the figure of docs/numerics.md. Rows of dQ and keys of dK against
 /// kern: their 1% quantile and median, which have bars on normal and sink. Half scores, whose sums
-/// are half, are held to the recipe with FP32 sums. The dataset onesided is normal with 2 added to dO, and many
-/// queries of 128 keys.
+/// are half, are held to the recipe with FP32 sums. The dataset onesided is normal with 2 added to
+/// dO, and many queries of 128 keys.
 namespace mxfa::bench {
 namespace {
 
@@ -154,7 +154,7 @@ void lower(const Matrix<float>& values, int binades, recipe::Operand& operand, b
            float half_sums = 0) {
   const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
   auto matrix = mx::lowered(std::move(operand.along_d), view, binades, coarse);
-  if (half_sums > 0) matrix = mx::for_half_sums(std::move(matrix), view, half_sums);
+  if (half_sums > 0) matrix = mx::for_half_sums(std::move(matrix), view, half_sums, coarse);
   operand.along_d = operand.along_tokens = std::move(matrix);
 }
 Wanted wanted_of(const HeadInputs& inputs, bool half_scores) {
@@ -163,7 +163,7 @@ Wanted wanted_of(const HeadInputs& inputs, bool half_scores) {
   recipe::Operands operands = recipe::quantize_operands(inputs, config);
   if (half_scores) {
     lower(inputs.q, device::kLoweredQ, operands.q, false, mx::kHalfSumsQ);
-    lower(inputs.k, device::kLoweredK, operands.k, true);
+    lower(inputs.k, device::kLoweredK, operands.k, true, mx::kHalfSumsK);
     lower(inputs.v, device::kLoweredV, operands.v);
     lower(inputs.dout, device::kLoweredDout, operands.dout, false, mx::kHalfSumsDout);
   }

@@ -90,11 +90,12 @@ Wanted wanted_of(const Sample& sample, attention::Recipe own_recipe, bool half_s
                           bool coarse, float half_sums) {
       const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
       operand.along_d = mx::lowered(operand.along_d, view, binades, coarse);
-      if (half_sums > 0) operand.along_d = mx::for_half_sums(operand.along_d, view, half_sums);
+      if (half_sums > 0)
+        operand.along_d = mx::for_half_sums(operand.along_d, view, half_sums, coarse);
       operand.along_tokens = operand.along_d;
     };
     lower(operands.q, sample.inputs.q, device::kLoweredQ, false, mx::kHalfSumsQ);
-    lower(operands.k, sample.inputs.k, device::kLoweredK, true, 0);
+    lower(operands.k, sample.inputs.k, device::kLoweredK, true, mx::kHalfSumsK);
     lower(operands.v, sample.inputs.v, 0, false, mx::kHalfSumsV);
   }
   const recipe::HeadProblem problem{sample.inputs.mask, sample.inputs.softmax_scale};

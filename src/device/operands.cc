@@ -60,7 +60,8 @@ class Preparation {
                         .order = TokenOrder::kSigma,
                         .block_shape = shape,
                         .lowered = spec_.half_scores ? kLoweredK : std::uint8_t{0},
-                        .coarse = spec_.leak_free || spec_.half_scores});
+                        .coarse = spec_.leak_free || spec_.half_scores,
+                        .half_sums = half_gradients() ? mx::kHalfSumsK : 0.0f});
     result.v = operand(spec_.v, k_offsets, spec_.k_sequences, spec_.num_heads_kv,
                        {.rows = backward && !spec_.bf16_dp,
                         .transposed = spec_.forward,
@@ -81,7 +82,7 @@ class Preparation {
   }
 
  private:
-  /// Q's payload is the same without a backward, whose scores are the forward's.
+  /// Payload of Q and K is the same without a backward, whose scores are the forward's.
   bool half_gradients() const { return spec_.half_scores && !spec_.leak_free; }
   std::uint8_t lowered_v() const {
     if (spec_.leak_free) return kLoweredTokenV;

@@ -138,8 +138,8 @@ struct OperandsSpec {
   bool forward = true;
   bool backward = false;
   bool leak_free = false;  ///< Q, K and V in 1xD blocks
-  /// Q and K are lowered, for kernels that keep scores in half; in a backward also V and dO. Q's
-  /// and dO's payload then fits sums of dK and dV in half, but in leak-free form.
+  /// Q and K are lowered, for kernels that keep scores in half; in a backward also V and dO.
+  /// Payload of Q, K and dO then fits sums of gradients in half, but in leak-free form.
   bool half_scores = false;
   bool bf16_scores = false;  ///< Q K^T is in BF16: of Q and K no rows are made
   bool bf16_dp = false;      ///< dO V^T is: of dO no rows are made, of V neither

@@ -100,7 +100,7 @@ struct QuantizeParams {
   std::uint8_t min_scale = 0;  ///< smaller scales are raised to it, payload accordingly
   /// Binades that payload stays below what the format holds; scales are as much larger.
   std::uint8_t lowered = 0;
-  bool coarse = false;  ///< scales go in steps of 4 binades (mx::coarse_scale), then lowered
+  bool coarse = false;  ///< scales, whatever raised them, go in steps of 4 binades
   /// k32xD, if not 0: scales, lowered, are also at least mx::half_sums_scale() of it.
   float half_sums = 0.0f;
   /// May run beside the kernels before it in its stream that were launched with this or ended

@@ -145,10 +145,10 @@ struct Group {
         if constexpr (kWholeDim) amax[s] = reduce(reduce(amax[s], 4), 8);
       }
       if constexpr (!kByRow) amax[s] = reduce(amax[s], 16);
-      int scale =
+      const int scale =
           max(mx::scale_from_amax<mx::E4M3>(amax[s], ScaleRule::kRoundUp), params.min_scale);
-      if (params.coarse) scale = mx::coarse_scale(scale);
       scales[s] = max(mx::raised_scale(scale, params.lowered), least);
+      if (params.coarse) scales[s] = mx::coarse_scale(scales[s]);
     }
   }
 

@@ -14,8 +14,9 @@ namespace mxfa::mx {
 /// Of V in P V: 128 keys times P, at most 256.
 inline constexpr float kHalfSumsV = 60.0f;
 /// Of Q in dK (dS is at most 56), of dO in dV (P' is at most 256, and a code or two more does no
-/// harm): 512 queries each (docs/numerics.md).
+/// harm): 512 queries each; of K in dQ (dS is at most 112): 192 keys (docs/numerics.md).
 inline constexpr float kHalfSumsQ = 56.0f;
+inline constexpr float kHalfSumsK = 56.0f;
 inline constexpr float kHalfSumsDout = 10.0f;
 
 /// What a value adds to its column's sum. Less than itself, so that no sum overflows.

@@ -30,8 +30,9 @@ inline QuantizedMatrix lowered(QuantizedMatrix matrix, const FloatView& values, 
 }
 
 /// Payload in blocks of 32xD with the same values, the magnitudes of whose columns add up to `most`
-/// in each group, or less (mx/half_sums.h).
-inline QuantizedMatrix for_half_sums(QuantizedMatrix matrix, const FloatView& values, float most) {
+/// in each group, or less (mx/half_sums.h). `coarse`: its scales in steps of 4 binades again.
+inline QuantizedMatrix for_half_sums(QuantizedMatrix matrix, const FloatView& values, float most,
+                                     bool coarse = false) {
   const auto value = [&](std::int64_t row, std::int64_t col) {
     return values.data[row * values.row_stride + col * values.col_stride];
   };
@@ -46,6 +47,7 @@ inline QuantizedMatrix for_half_sums(QuantizedMatrix matrix, const FloatView& va
     }
     std::uint8_t& scale = matrix.scales[static_cast<std::size_t>(matrix.grid().index(group, 0))];
     scale = std::max(scale, half_sums_scale(largest, most));
+    if (coarse) scale = coarse_scale(scale);
     if (scale == kE8M0Nan) continue;
     for (std::int64_t row = group; row < std::min(group + kScaleBlock, values.rows); ++row) {
       for (std::int64_t col = 0; col < values.cols; ++col) {

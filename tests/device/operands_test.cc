@@ -222,7 +222,8 @@ struct Wanted {
     const Matrix<float>& x = operand.bf16;
     const mx::FloatView values = mx::row_major(x.data.data(), x.rows, x.cols);
     auto matrix = mx::lowered(operand.along_d, values, lowered, coarse);
-    return half_sums > 0 ? mx::for_half_sums(std::move(matrix), values, half_sums) : matrix;
+    if (half_sums == 0) return matrix;
+    return mx::for_half_sums(std::move(matrix), values, half_sums, coarse);
   }
 };
 
@@ -258,7 +259,7 @@ TEST_P(Operands, AreTheRecipes) {
       if (test.leak_free) v_form.lowered = kLoweredTokenV;
       if (test.half_scores) {
         q_form = {.lowered = kLoweredQ, .half_sums = mx::kHalfSumsQ};
-        k_form = {.lowered = kLoweredK, .coarse = true};
+        k_form = {.lowered = kLoweredK, .coarse = true, .half_sums = mx::kHalfSumsK};
         v_form = {.lowered = test.backward ? kLoweredV : 0, .half_sums = mx::kHalfSumsV};
         dout_form = {.lowered = kLoweredDout, .half_sums = mx::kHalfSumsDout};
       }

@@ -173,8 +173,8 @@ struct Expected {
       const std::int64_t first = (offsets.tokens[s] * test.num_heads + head) * test.head_dim;
       const mx::FloatView view{values.data() + first, rows, test.head_dim, width, 1};
       const auto matrix = mx::for_half_sums(
-          mx::lowered(mx::quantize(view, {BlockShape::k32xD}), view, test.lowered), view,
-          test.half_sums);
+          mx::lowered(mx::quantize(view, {BlockShape::k32xD}), view, test.lowered, test.coarse),
+          view, test.half_sums, test.coarse);
       for (std::int64_t row = 0; row < rows; ++row) {
         std::copy_n(matrix.codes.begin() + row * test.head_dim, test.head_dim,
                     codes.begin() + first + row * width);

@@ -77,6 +77,10 @@ std::vector<Case> input_cases() {
   Case& sums_lowered = add("half_sums_lowered", DType::kBF16);
   sums_lowered.half_sums = mx::kHalfSumsQ;
   sums_lowered.lowered = 5;
+  Case& sums_coarse = add("half_sums_coarse", DType::kBF16);
+  sums_coarse.half_sums = mx::kHalfSumsK;
+  sums_coarse.lowered = 4;
+  sums_coarse.coarse = true;
   Case& large = add("half_sums_large", DType::kF32);
   large.half_sums = mx::kHalfSumsDout;
   large.magnitude = 0x1p120;

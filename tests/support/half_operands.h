@@ -15,7 +15,7 @@ inline void requantize(const reference::Matrix<float>& values, int binades,
                        float half_sums = 0) {
   const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
   auto matrix = mx::lowered(std::move(operand.along_d), view, binades, coarse);
-  if (half_sums > 0) matrix = mx::for_half_sums(std::move(matrix), view, half_sums);
+  if (half_sums > 0) matrix = mx::for_half_sums(std::move(matrix), view, half_sums, coarse);
   operand.along_d = operand.along_tokens = std::move(matrix);
 }
 
@@ -23,7 +23,7 @@ inline void requantize(const reference::Matrix<float>& values, int binades,
 inline void lower_for_half_scores(const reference::HeadInputs& inputs,
                                   reference::recipe::Operands& operands) {
   requantize(inputs.q, device::kLoweredQ, operands.q, false, mx::kHalfSumsQ);
-  requantize(inputs.k, device::kLoweredK, operands.k, true);
+  requantize(inputs.k, device::kLoweredK, operands.k, true, mx::kHalfSumsK);
   requantize(inputs.v, device::kLoweredV, operands.v);
   requantize(inputs.dout, device::kLoweredDout, operands.dout, false, mx::kHalfSumsDout);
 }

@@ -179,9 +179,9 @@ struct Operands {
   std::vector<float> shift_v;  ///< [head_dim]
 };
 
-/// Half sums: binades that dS stays below 448, in dK's payload (at most 56) and dQ's (7).
+/// Half sums: binades that dS stays below 448, in dK's payload (at most 56) and dQ's (112).
 inline constexpr int kHalfSumsDkRoom = 3;
-inline constexpr int kHalfSumsDqRoom = 6;
+inline constexpr int kHalfSumsDqRoom = 2;
 /// As often as dV is promoted, a warp whose dK has a larger magnitude loses 3 binades.
 inline constexpr float kHalfSumsMostDk = 8192.0f;
 inline constexpr int kHalfSumsShrink = 3;

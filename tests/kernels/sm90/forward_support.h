@@ -106,9 +106,9 @@ inline mx::QuantizedMatrix quantize_rows(const Matrix<float>& values, BlockShape
 }
 
 inline mx::QuantizedMatrix for_half_sums(const mx::QuantizedMatrix& matrix,
-                                         const Matrix<float>& values, float most) {
+                                         const Matrix<float>& values, float most, bool coarse) {
   return mx::for_half_sums(matrix, mx::row_major(values.data.data(), values.rows, values.cols),
-                           most);
+                           most, coarse);
 }
 
 class ForwardBatch {
@@ -138,11 +138,11 @@ class ForwardBatch {
       for (std::int64_t i = 0; i < side->batch() * side->heads; ++i) {
         const Matrix<float> values = side->matrix(i / side->heads, i % side->heads);
         mx::QuantizedMatrix matrix = quantize_rows(values, block_shape(), lower, coarse);
-        if (((lowered && !tokens) || test.product == Product::kBf16) && side == &v_) {
-          matrix = for_half_sums(matrix, values, mx::kHalfSumsV);
-        }
-        if (lowered && !tokens && side == &q_) {
-          matrix = for_half_sums(matrix, values, mx::kHalfSumsQ);
+        if (side == &v_ && ((lowered && !tokens) || test.product == Product::kBf16)) {
+          matrix = for_half_sums(matrix, values, mx::kHalfSumsV, false);
+        } else if (side != &v_ && lowered && !tokens) {
+          const float most = side == &q_ ? mx::kHalfSumsQ : mx::kHalfSumsK;
+          matrix = for_half_sums(matrix, values, most, coarse);
         }
         side->matrices.push_back(std::move(matrix));
       }

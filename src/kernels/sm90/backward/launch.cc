@@ -156,6 +156,7 @@ void check_lowered(const BackwardCall& call) {
   check(call.v, "v", device::kLoweredV);
   check(call.dout, "dout", device::kLoweredDout);
   expect(call.q.half_sums, "q.half_sums", "true for half scores", "false");
+  expect(call.k.half_sums, "k.half_sums", "true for half scores", "false");
   expect(call.dout.half_sums, "dout.half_sums", "true for half scores", "false");
 }
 
