@@ -136,6 +136,16 @@ __device__ double reduce_row(double even, double odd) {
   return __dadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, kLanes / 2));
 }
 
+/// The sum of a row from its lanes' sums, in all of them.
+template <int kLanes>
+__device__ float sum_of_lanes(float sum) {
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, distance);
+  }
+  return sum;
+}
+
 /// kPlain: no shift, and no column has a scale of its own.
 template <DType kDout, DType kO, int kLanes, bool kPlain>
 __device__ void delta_rows(const DeltaParams& params) {
@@ -150,7 +160,7 @@ __device__ void delta_rows(const DeltaParams& params) {
                              ? nullptr
                              : params.shift_v + group.tile.sequence * params.shift_batch_stride +
                                    std::int64_t{group.tile.head} * params.head_dim + map.column;
-    float* target = params.delta + group.tile.head * params.delta_head_stride + group.row0();
+    const std::int64_t first = group.tile.head * params.delta_head_stride + group.row0();
     typename DoutReader::Words dout_words[kBatch];
     typename OReader::Words o_words[kBatch];
     map.for_rows(
@@ -161,6 +171,7 @@ __device__ void delta_rows(const DeltaParams& params) {
         },
         [&](int i, int row, bool exists) {
           double sums[2] = {0, 0};
+          float magnitude = 0;
           if (exists) {
             float dout_value[kVector], o_value[kVector];
             dout.unpack(dout_words[i], dout_value);
@@ -171,10 +182,14 @@ __device__ void delta_rows(const DeltaParams& params) {
               double centred = double{o_value[j]};
               if (shift != nullptr) centred = __dsub_rn(centred, double{shift[j]});
               sums[j / 4] = __dadd_rn(sums[j / 4], __dmul_rn(double{dout_value[j]}, centred));
+              magnitude += fabsf(dout_value[j]);
             }
           }
           const double sum = reduce_row<kLanes>(sums[0], sums[1]);
-          if (map.column == 0 && exists) target[row] = __double2float_rn(sum);
+          if (map.column == 0 && exists) params.delta[first + row] = __double2float_rn(sum);
+          if (params.dout_sums == nullptr) return;
+          magnitude = sum_of_lanes<kLanes>(magnitude);
+          if (map.column == 0 && exists) params.dout_sums[first + row] = magnitude;
         });
   });
 }

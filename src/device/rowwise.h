@@ -28,6 +28,7 @@ struct DeltaParams {
   std::int64_t shift_batch_stride = 0;
   float* delta = nullptr;  ///< [num_heads, total]
   std::int64_t delta_head_stride = 0;
+  float* dout_sums = nullptr;  ///< likewise, the sum of |dout|, or null
   JaggedOffsetsView offsets = {};
   std::int32_t num_heads = 1;
   std::int32_t head_dim = 0;

@@ -22,6 +22,12 @@ __device__ float round_to_half_mantissa(float x) {
   return __uint_as_float((bits + 0xFFFu + (bits >> 13 & 1)) & ~0x1FFFu);
 }
 
+/// Binades that dP^T stays below kMostHalfDp at least.
+__device__ int dp_room(float most_dp) {
+  const float ratio = kMostHalfDp / fmaxf(most_dp, 1.0f);
+  return max(static_cast<int>(__float_as_uint(ratio) >> 23) - 127, 0);
+}
+
 /// Calls body(tile, half) by one warp for each 64 rows and head of a side.
 template <class Body>
 __device__ void for_each_tile(const device::JaggedOffsetsView& offsets, int num_heads, Body body) {
@@ -74,6 +80,11 @@ struct Rows {
     const float log2_pmax = __fsub_rn(largest, __fmul_rn(lse, kLog2e));
     if (!isfinite(log2_pmax)) return 0;
     return static_cast<int>(fminf(fmaxf(ceilf(log2_pmax), -126.0f), 0.0f));
+  }
+  /// Of a row of half scores: what |dP^T| cannot exceed, in units of payload. 0 of NaN.
+  __device__ float most_dp(int g, int dout_exponent) const {
+    const float sum = params.dout_sums[tile.head * params.delta_head_stride + row(g)];
+    return fmaxf(scaled(sum, -dout_exponent) * kMostHalfV, 0.0f);
   }
   /// Of the sequence's tile `m` of 64 rows and this head.
   __device__ std::int32_t& anchor(std::int64_t m) const {
@@ -269,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const TileTerms terms(rows);
     const RowTerms row[kQGroups] = {{rows, terms, 0}, {rows, terms, 1}};
     HalfRowRecord& out = record_of<HalfRowRecord>(rows);
-    std::uint32_t largest = 0;
+    std::uint32_t largest = 0, largest_dp = 0;
     bool wide = false;
     for (const RowTerms& of : row) {
       const std::uint32_t bits = __float_as_uint(of.minus_delta) & 0x7FFFFFFFu;
@@ -291,12 +302,14 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       out.wide_bias[place.pair][place.at] = row[g].bias;
       if (row[g].bias != -INFINITY) {
         p_exponent = max(p_exponent, terms.fold[g] + rows.pmax_exponent(g, rows.lse(g)));
+        largest_dp = max(largest_dp, __float_as_uint(rows.most_dp(g, terms.dout[g])));
       }
       if (!rows.group_exists(g)) continue;
       dp_exponent = max(dp_exponent, terms.dout[g] - terms.fold[g]);
       q_uniform = q_uniform && terms.q_shift(rows, g) == 0;
     }
     p_exponent = __reduce_max_sync(~0u, p_exponent);
+    const float most_dp = __uint_as_float(__reduce_max_sync(~0u, largest_dp));
     if (rows.lane != 0) return;
     for (int g = 0; g < kQGroups; ++g) {
       const float relative = power_of_two(terms.q_shift(rows, g));
@@ -307,7 +320,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     out.anchor = terms.anchor;
     out.dp_exponent = dp_exponent;
     out.delta_exponent = delta_exponent;
-    out.p_exponent = p_exponent;
+    out.p_exponent = static_cast<std::int16_t>(p_exponent);
+    out.dp_room = static_cast<std::int16_t>(dp_room(most_dp));
     out.flags = (wide ? kWide : 0u) | (q_uniform ? 0u : kQVaries);
     for (std::int32_t& unused : out.unused) unused = 0;
   });

@@ -68,6 +68,9 @@ inline constexpr int kPromotePhases = kPromoteDvTiles;
 inline constexpr float kMostHalfBias = 16.0f;
 /// Larger factors of half scores would overflow.
 inline constexpr float kMostHalfFactor = 0x1p12f;
+/// dP^T in half: 128 columns, payload of dO at most 10, of V at most 14.
+inline constexpr float kMostHalfV = 14.0f;
+inline constexpr float kMostHalfDp = 128 * 10 * kMostHalfV;
 /// The largest power of two in half.
 inline constexpr int kMostHalfPower = 15;
 /// Half dS is multiplied by no more than 2^it: its amax, undone, is then a normal number.
@@ -115,7 +118,8 @@ struct alignas(16) HalfRowRecord {
   std::int32_t reference;              ///< the larger exponent of Q
   std::int32_t dp_exponent;            ///< the larger of dO's exponents - fold
   std::int32_t delta_exponent;
-  std::int32_t p_exponent;  ///< P' is at most 2^it; not below -1
+  std::int16_t p_exponent;  ///< P' is at most 2^it; not below -1
+  std::int16_t dp_room;     ///< |dP^T| is at most kMostHalfDp * 2^-it; 0 to 14
   std::int32_t anchor;      ///< as above
   std::uint32_t flags;      ///< HalfRowFlag
   std::int32_t unused[2];

@@ -182,10 +182,12 @@ class HalfConsumer : ConsumerBase<Config> {
     bounds.reference = static_cast<int>(words.x);
     bounds.dp_exponent = static_cast<int>(words.y) + v_exponent;
     bounds.delta_exponent = static_cast<int>(words.z);
-    // dP^T reaches 17920 (payload of dO 10, of V 14), delta 2^14 * 2^delta_exponent: with these
-    // shifts their sum, also times P', stays below 34304.
-    bounds.most = min(min(-bounds.dp_exponent, -bounds.delta_exponent) - static_cast<int>(words.w),
-                      kMostHalfShift);
+    // dP^T reaches kMostHalfDp * 2^-room, delta 2^14 * 2^delta_exponent: with these shifts their
+    // sum, also times P', stays below 34304.
+    const int p_exponent = static_cast<std::int16_t>(words.w);
+    const int room = static_cast<int>(words.w) >> 16;
+    bounds.most =
+        min(min(room - bounds.dp_exponent, -bounds.delta_exponent) - p_exponent, kMostHalfShift);
     return bounds;
   }
 

@@ -37,6 +37,7 @@ struct Workspace {
   std::int64_t zero_bytes;  ///< of these, a multiple of 16
   std::int32_t* anchors;
   float* delta;
+  float* dout_sums = nullptr;
   void* records;  ///< of the kind that the scores have
   float* scratch;
 
@@ -52,6 +53,7 @@ struct Workspace {
     const std::int64_t tiles = row_tiles(call.dout.total, call.dout.offsets.batch) * heads;
     anchors = arena.take<std::int32_t>(tiles);
     delta = arena.take<float>(heads * call.dout.total);
+    if (call.scores == Scores::kF16) dout_sums = arena.take<float>(heads * call.dout.total);
     records = call.scores == Scores::kF16 ? static_cast<void*>(arena.take<HalfRowRecord>(tiles))
               : tokens(call)              ? static_cast<void*>(arena.take<TokenRowRecord>(tiles))
                                           : arena.take<RowRecord>(tiles);
@@ -262,6 +264,7 @@ void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Wo
                .lse = call.lse,
                .row_max = call.row_max,
                .delta = memory.delta,
+               .dout_sums = memory.dout_sums,
                .lse_head_stride = call.lse_head_stride,
                .delta_head_stride = call.dout.total,
                .anchors = memory.anchors,
@@ -277,6 +280,7 @@ void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Wo
                       .head_stride = call.o_head_stride},
                 .delta = memory.delta,
                 .delta_head_stride = call.dout.total,
+                .dout_sums = memory.dout_sums,
                 .offsets = call.dout.offsets,
                 .num_heads = call.q.num_heads,
                 .head_dim = columns_of(call)},

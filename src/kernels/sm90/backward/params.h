@@ -33,9 +33,10 @@ struct Sides {
 struct RowsParams {
   Sides sides;
   device::OperandScales q_scales, dout_scales;
-  const float* lse = nullptr;      ///< [num_heads, rows_o]
-  const float* row_max = nullptr;  ///< likewise, log2 units; null: P is taken to reach 1
-  const float* delta = nullptr;    ///< likewise
+  const float* lse = nullptr;        ///< [num_heads, rows_o]
+  const float* row_max = nullptr;    ///< likewise, log2 units; null: P is taken to reach 1
+  const float* delta = nullptr;      ///< likewise
+  const float* dout_sums = nullptr;  ///< likewise, sums of |dO|; half scores
   std::int64_t lse_head_stride = 0;
   std::int64_t delta_head_stride = 0;
   std::int32_t* anchors = nullptr;  ///< largest exponents; kNoExponent: of no row
