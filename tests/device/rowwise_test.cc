@@ -81,23 +81,26 @@ TEST_P(Delta, BitEqualToTheCpu) {
   const auto shift = testing::Rng(3).normal_values<float>(kHeads * head_dim);
   const auto shift_d = machine.upload(std::span<const float>(shift));
   for (const bool shifted : {false, true}) {
-    std::vector<float> want(static_cast<std::size_t>(kHeads * batch.total()));
+    std::vector<float> want(static_cast<std::size_t>(kHeads * batch.total())), sums = want;
     for (std::int64_t at = 0; at < batch.total() * kHeads; ++at) {
       std::vector<float> row(dout.values.begin() + at * head_dim,
                              dout.values.begin() + (at + 1) * head_dim);
       for (float& value : row) value = mx::round_bf16(value);
       const std::int64_t head = at % kHeads;
+      for (const float value : row) sums[head * batch.total() + at / kHeads] += std::fabs(value);
       want[head * batch.total() + at / kHeads] =
           mx::row_sum::row_delta(row.data(), o.values.data() + at * head_dim,
                                  shifted ? shift.data() + head * head_dim : nullptr, head_dim);
     }
-    const auto delta_d = machine.poisoned(want.size() * sizeof(float));
+    const auto delta_d = machine.poisoned(want.size() * sizeof(float)),
+               sums_d = machine.poisoned(want.size() * sizeof(float));
     delta(machine.queue(),
           {.dout = dout.view(),
            .o = o.view(),
            .shift_v = shifted ? shift_d.as<const float>() : nullptr,
            .delta = delta_d.as<float>(),
            .delta_head_stride = batch.total(),
+           .dout_sums = shifted ? nullptr : sums_d.as<float>(),
            .offsets = batch.view,
            .num_heads = kHeads,
            .head_dim = static_cast<std::int32_t>(head_dim)},
@@ -105,7 +108,13 @@ TEST_P(Delta, BitEqualToTheCpu) {
     machine.synchronize();
     EXPECT_TRUE(testing::bitwise_equal(testing::canonical(delta_d.download<float>()),
                                        testing::canonical(want), {.label = "delta"}));
-    EXPECT_TRUE(delta_d.guards_intact());
+    EXPECT_TRUE(delta_d.guards_intact() && sums_d.guards_intact());
+    if (shifted) continue;
+    const auto sums_got = sums_d.download<float>();
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      if (!mx::is_finite(sums[i])) continue;
+      EXPECT_NEAR(sums_got[i], sums[i], sums[i] * 1e-5f) << i;
+    }
   }
 }
 INSTANTIATE_TEST_SUITE_P(
