@@ -44,8 +44,10 @@ struct BackwardCase {
   double dout_spread = 0.0;   ///< rows of dO likewise
   double dout_mean = 0.0;
   double dout_sigma = 1.0;
-  double tile_growth = 0.0;        ///< dO of each 64 rows is 2^it times that of the 64 before
-  int zero_q = 0;                  ///< so many first rows of Q are zeros
+  double tile_growth = 0.0;  ///< dO of each 64 rows is 2^it times that of the 64 before
+  double q_mean = 0.0;
+  bool v_signs = false;            ///< rows of V are all 1 or all -1
+  int zero_q = 0, zero_dout = 0;   ///< so many first rows of Q, of dO are zeros
   std::int64_t slack_rows = 0;     ///< of NaN, behind the last sequence
   std::int64_t slack_columns = 0;  ///< of gradients and o, between heads
   Scores scores = Scores::kF32;
@@ -99,6 +101,12 @@ class BackwardBatch {
     q_ = make_rows(test.cu_seqlens_q, test.num_heads, 1, test.sigma_q, spread);
     k_ = make_rows(test.cu_seqlens_k, test.num_heads_kv, 2, 1.0, spread);
     v_ = make_rows(test.cu_seqlens_k, test.num_heads_kv, 3, 1.0, spread);
+    for (float& value : q_.values) {
+      value = mx::round_bf16(value + static_cast<float>(test.q_mean));
+    }
+    for (std::int64_t i = 0; test.v_signs && i < std::ssize(v_.values); ++i) {
+      v_.values[i] = std::copysign(1.0f, v_.values[i - i % v_.dim]);
+    }
     for (std::int64_t i = 0; test.nan_v >= 0 && i < v_.heads * v_.dim; ++i) {
       v_.values[test.nan_v * v_.heads * v_.dim + i] = std::nanf("");
     }
@@ -111,6 +119,7 @@ class BackwardBatch {
       value = mx::round_bf16(value + static_cast<float>(test.dout_mean));
     }
     std::fill_n(q_.values.begin(), test.zero_q * q_.heads * q_.dim, 0.0f);
+    std::fill_n(dout_.values.begin(), test.zero_dout * dout_.heads * dout_.dim, 0.0f);
     for (std::int64_t i = 0; test.tile_growth != 0 && i < std::ssize(dout_.values); ++i) {
       const auto tile = static_cast<double>(i / (dout_.heads * dout_.dim) / 64);
       dout_.values[i] *= static_cast<float>(std::exp2(tile * test.tile_growth));

@@ -218,6 +218,55 @@ TEST(BackwardHalfScores, TilesOfOtherMagnitudes) {
   }
 }
 
+// Every query gives nearly all of its P to one key, whose dV takes dO of one sign: nothing else
+// adds as much to a sum of dV. And dK that grows with every query: Q has one sign, and dS one a
+// key.
+TEST(BackwardHalfScores, LargestSums) {
+  BackwardCase test{.name = "one_key",
+                    .cu_seqlens_q = {0, 4300},
+                    .cu_seqlens_k = {0, 40},
+                    .head_dim = 64,
+                    .dout_mean = 2.0,
+                    .dout_sigma = 0.1,
+                    .q_mean = 6.0,
+                    .scores = Scores::kF16};
+  for (const bool grows : {false, true}) {
+    if (grows) {
+      test.name = "dk_grows";
+      test.sigma_q = 0.2;
+      test.q_mean = 1.0;
+      test.v_signs = true;
+    }
+    const BackwardBatch batch(test);
+    const BackwardBatch::Results got = batch.run();
+    const Wanted want = expected(batch, test);
+    // Where nearly all of P is one key's, dS is what rounding leaves.
+    const auto dk = gradient(got.dk, batch.k(), batch.pitch());
+    EXPECT_TRUE(std::ranges::all_of(dk, [](double x) { return std::isfinite(x); })) << test.name;
+    if (grows) {
+      EXPECT_GT(reference::sqnr_db(want.oracle_dk, dk),
+                reference::sqnr_db(want.oracle_dk, want.recipe_dk) - 1);
+    }
+    const auto dv = gradient(got.dv, batch.k(), batch.pitch());
+    EXPECT_TRUE(expect_close(dv, want.oracle_dv, {.metric = Metric::kSqnrDb, .limit = 43},
+                             {.label = test.name + " dv", .cols = test.head_dim}));
+  }
+}
+
+TEST(BackwardHalfScores, ZeroDoutMakesZeros) {
+  const BackwardCase test{.name = "zeros",
+                          .cu_seqlens_q = {0, 600},
+                          .cu_seqlens_k = {0, 200},
+                          .head_dim = 64,
+                          .zero_dout = 600,
+                          .scores = Scores::kF16};
+  const BackwardBatch batch(test);
+  const BackwardBatch::Results got = batch.run();
+  for (const auto* codes : {&got.dq, &got.dk, &got.dv}) {
+    EXPECT_TRUE(std::ranges::all_of(*codes, [](std::uint16_t x) { return (x & 0x7FFF) == 0; }));
+  }
+}
+
 TEST(BackwardSubsets, WhatIsNotWantedStays) {
   const BackwardCase test{.name = "subset", .cu_seqlens_q = {0, 40}, .cu_seqlens_k = {0, 60, 60}};
   BackwardCase jagged = test;
@@ -391,6 +440,27 @@ std::vector<BackwardCase> half_score_cases() {
                    .cu_seqlens_k = {0, 200},
                    .head_dim = 64,
                    .zero_q = 40});
+  // The exponent of dS rises with every tile, falls, or is there late.
+  for (const double growth : {1.0, -1.0}) {
+    cases.push_back({.name = growth > 0 ? "growing" : "shrinking",
+                     .cu_seqlens_q = {0, 1300},
+                     .cu_seqlens_k = {0, 200},
+                     .head_dim = 64,
+                     .tile_growth = growth,
+                     .half_recipe_db = 32});
+  }
+  cases.push_back({.name = "zero_dout",
+                   .cu_seqlens_q = {0, 1300},
+                   .cu_seqlens_k = {0, 200},
+                   .head_dim = 64,
+                   .zero_dout = 700});
+  // To the scratch more than once, for each head of Q.
+  cases.push_back({.name = "promoted_heads",
+                   .cu_seqlens_q = {0, 4500},
+                   .cu_seqlens_k = {0, 30},
+                   .head_dim = 64,
+                   .num_heads = 2,
+                   .dout_mean = 2.0});
   for (BackwardCase& test : cases) {
     test.scores = Scores::kF16;
     // Where dV's sums have one sign, so does what a GPU's exponentials in half are off: 0.76 dB.
