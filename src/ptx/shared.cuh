@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-/// Loads of shared memory by address, in order with waits: the compiler neither gathers them nor
-/// keeps their addresses.
+/// Loads and stores of shared memory by address, in order with waits: the compiler neither gathers
+/// them nor keeps their addresses.
 namespace mxfa::ptx {
 
 __device__ inline float load_shared_f32(std::uint32_t address) {
@@ -29,6 +29,11 @@ __device__ inline uint4 load_shared_u32x4(std::uint32_t address) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(address));
   return v;
+}
+__device__ inline void store_shared_u32x4(std::uint32_t address, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
 }
 
 }  // namespace mxfa::ptx

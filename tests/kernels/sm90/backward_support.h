@@ -59,6 +59,7 @@ struct BackwardCase {
   /// scores are large, so is what their rounding does to P.
   double half_recipe_db = 34, half_oracle_db = 0.5;
   int nan_v = -1;  ///< packed row of V that is NaN
+  int nan_k = -1;  ///< of K
 
   std::int64_t batch() const { return std::int64_t(cu_seqlens_k.size()) - 1; }
   double scale() const { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
@@ -109,6 +110,9 @@ class BackwardBatch {
     }
     for (std::int64_t i = 0; test.nan_v >= 0 && i < v_.heads * v_.dim; ++i) {
       v_.values[test.nan_v * v_.heads * v_.dim + i] = std::nanf("");
+    }
+    for (std::int64_t i = 0; test.nan_k >= 0 && i < k_.heads * k_.dim; ++i) {
+      k_.values[test.nan_k * k_.heads * k_.dim + i] = std::nanf("");
     }
     std::vector<std::int32_t> cu_o = test.cu_seqlens_q;
     if (test.broadcast_q) {

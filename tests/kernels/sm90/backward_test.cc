@@ -191,6 +191,30 @@ TEST(BackwardNan, StaysWhereTheMaskHoldsIt) {
   }
 }
 
+// Keys of the next sequence lie behind a tile's own, in rows and in columns.
+TEST(BackwardNan, StaysInItsSequence) {
+  for (const Scores scores : {Scores::kF32, Scores::kF16}) {
+    for (const std::int32_t keys : {50, 100, 128, 180}) {
+      BackwardCase test{.name = "nan_k",
+                        .cu_seqlens_q = {0, 70, 100},
+                        .cu_seqlens_k = {0, keys, keys + 40},
+                        .scores = scores};
+      const BackwardBatch::Results plain = BackwardBatch(test).run();
+      test.nan_k = keys;
+      const BackwardBatch batch(test);
+      const BackwardBatch::Results got = batch.run();
+      const auto same = [&](const std::vector<std::uint16_t>& a,
+                            const std::vector<std::uint16_t>& b, std::int64_t rows) {
+        return std::equal(a.begin(), a.begin() + rows * batch.pitch(), b.begin());
+      };
+      EXPECT_TRUE(same(got.dq, plain.dq, 70)) << keys;
+      EXPECT_TRUE(same(got.dk, plain.dk, keys)) << keys;
+      EXPECT_TRUE(same(got.dv, plain.dv, keys)) << keys;
+      EXPECT_FALSE(same(got.dq, plain.dq, 100)) << keys;
+    }
+  }
+}
+
 // dS grows by more than what half leaves room for, or shrinks: dQ of both tiles is as good as ever.
 TEST(BackwardHalfScores, TilesOfOtherMagnitudes) {
   for (const double growth : {9.0, -9.0}) {

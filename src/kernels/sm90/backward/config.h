@@ -41,10 +41,9 @@ constexpr bool bf16_dp(Product product) {
 
 inline constexpr int kScaleGroup = 32;  ///< tokens that share a scale
 inline constexpr int kTileM = 64;       ///< queries of a tile
-inline constexpr int kTileN = 128;      ///< keys of a tile: 64 a consumer warpgroup
 inline constexpr int kDqColumns = 64;   ///< of dQ, that are made at a time
 inline constexpr int kQGroups = kTileM / kScaleGroup;
-inline constexpr int kKGroups = kTileN / kScaleGroup;
+inline constexpr int kMostKGroups = 6;  ///< groups of keys of a tile, at most
 /// The largest P' of a head is at most 2^8.
 inline constexpr int kOffset = 8;
 /// Below it a folded payload is 0 either way, and P' must not underflow.
@@ -52,17 +51,20 @@ inline constexpr int kLeastFold = -32;
 /// What differs by more between two groups of 32 queries vanishes in dK's accumulators; beyond it
 /// dS of queries that are all zero would underflow.
 inline constexpr int kLeastShift = -60;
+/// Of half sums: dK's payload of dS is at most 2^3 below E4M3's largest number, and dK is looked at
+/// where dV is folded: beyond kMostHalfDk it is lowered by as much. So 8 tiles add at most
+/// 16 * 56 * 56 * 17/16 to that, Q's payload summing up to 56 over 32 queries, and 65504 is not
+/// reached. (dV's: 16 * 11.2 * 17/16 * P'.)
+inline constexpr int kDkLowered = 3;
+inline constexpr float kMostHalfDs = 448.0f / (1 << kDkLowered);
+inline constexpr float kMostHalfDk = 8192.0f;
 /// dS is multiplied by no more than 2^it, or by less than 2^-it, before its amax is known.
 inline constexpr int kMostShift = 60;
+/// dS for half sums of dQ is lowered by so many binades: those of 192 keys, whose payload sums up
+/// to 56 over 32 of them, are then at most 6 * 56 * 17/16 * 112.
+inline constexpr int kDqLowered = 2;
 /// An exponent that is lower than every other.
 inline constexpr int kNoExponent = -1000;
-/// dV leaves the tensor cores' 13-bit accumulators at each multiple of so many queries (sequences
-/// of no more never do), dK at rarer ones: dO of one sign costs dV 7 dB at twice as many, while
-/// what dK sums has either sign.
-inline constexpr int kPromoteDvTiles = 512 / kTileM;
-inline constexpr int kPromoteDkTiles = 4096 / kTileM;
-/// Key tiles promote at different times, or all of the device would at once.
-inline constexpr int kPromotePhases = kPromoteDvTiles;
 
 /// Biases of half scores beyond it are kept in FP32, for their precision.
 inline constexpr float kMostHalfBias = 16.0f;
@@ -78,7 +80,15 @@ inline constexpr int kMostHalfShift = 100;
 /// Nor by less than 2^-it of what is sure not to overflow.
 inline constexpr int kMostHalfDrop = 8;
 /// So many binades of dK's payload may stay unused if that saves a multiplication.
-inline constexpr int kHalfSlack = 9;
+inline constexpr int kHalfSlack = 6;
+
+/// dV leaves the tensor cores' 13-bit accumulators at each multiple of so many queries (sequences
+/// of no more never do), dK at rarer ones: dO of one sign costs dV 7 dB at twice as many, while
+/// what dK sums has either sign.
+inline constexpr int kPromoteDvTiles = 512 / kTileM;
+inline constexpr int kPromoteDkTiles = 4096 / kTileM;
+/// Key tiles promote at different times, or all of the device would at once.
+inline constexpr int kPromotePhases = kPromoteDvTiles;
 
 /// Constants of a query tile of one head, made by a pre-pass in the order in which threads take
 /// them: thread `pair` of a quad has the queries 8 j + 2 pair + c at [pair][2 j + c]. Rows of 20 so
@@ -168,12 +178,12 @@ struct KeyRecord {
   std::int64_t out_row;  ///< packed row of its first key
   RowBand rows;          ///< that see its keys
   std::int32_t seqlen_q;
-  std::int32_t count;          ///< of its keys, those that exist
-  std::int32_t head;           ///< of K and V
-  std::int32_t reference;      ///< the largest exponent of K
-  float k_factor[kKGroups];    ///< 2^K's exponent, of groups of 32 keys
-  float v_factor[kKGroups];    ///< 2^V's
-  float k_relative[kKGroups];  ///< 2^(K's - reference)
+  std::int32_t count;              ///< of its keys, those that exist
+  std::int32_t head;               ///< of K and V
+  std::int32_t reference;          ///< the largest exponent of K
+  float k_factor[kMostKGroups];    ///< 2^K's exponent, of groups of 32 keys
+  float v_factor[kMostKGroups];    ///< 2^V's
+  float k_relative[kMostKGroups];  ///< 2^(K's - reference)
 };
 
 /// Where the queries of a key tile begin, and their tiles that see it.
@@ -187,7 +197,7 @@ struct QueryPlace {
   std::uint32_t number;          ///< the CTA's key tiles that queries see, before this one
   std::int32_t head;             ///< of K and V; below 0: there are no more key tiles
   std::int32_t tile;             ///< the key tile, in its sequence
-  std::int32_t k_tile, k_row;    ///< it, and its first key, among all sequences'
+  std::int32_t k_column, k_row;  ///< its first key in K^T, and among all sequences'
   std::int32_t members;          ///< heads of Q that share these keys
   std::int32_t turn;             ///< less `tile`; where sequences share queries, key tiles before
   std::int32_t row_of_last_key;  ///< RowBand's; as if rows saw all keys, where those share queries
@@ -196,13 +206,14 @@ struct QueryPlace {
 /// Of the keys of a tile where every token has a scale: what KeyRecord has for groups is for the 16
 /// keys of a warp, by their largest exponents.
 struct KeyTokens {
-  static constexpr int kWarps = kTileN / 16;
+  static constexpr int kKeys = 128;
+  static constexpr int kWarps = kKeys / 16;
   float k_factor[kWarps];
   float v_factor[kWarps];
   float k_relative[kWarps];
   std::uint32_t differ[kWarps];  ///< whether some key of the 16 has less than these
-  float k_within[kTileN];        ///< of each key, 2^(its exponent - the warp's)
-  float v_within[kTileN];
+  float k_within[kKeys];         ///< of each key, 2^(its exponent - the warp's)
+  float v_within[kKeys];
 };
 struct NoKeyTokens {};
 
@@ -232,17 +243,29 @@ struct Config {
   static constexpr bool kTokenScales = kProduct == Product::kTokenScales;
   using Record = std::conditional_t<kScores == Scores::kF16, HalfRowRecord,
                                     std::conditional_t<kTokenScales, TokenRowRecord, RowRecord>>;
+  /// Of half scores dV and dK accumulate in half too, which makes room for a third consumer.
+  static constexpr bool kHalfSums = kScores == Scores::kF16;
+  static_assert(kLongOf || !kHalfSums);
   static constexpr bool kFolds = kLongOf && !(kProduct == Product::kBf16 && kHeadDim == 128);
+  /// Bytes of a warp's 16 rows of dV: BF16 or E4M3.
+  static constexpr int kFoldBytes = kFolds ? 16 * kHeadDim * (kHalfSums ? 1 : 2) : 16;
   static_assert(kHeadDim == 64 || kHeadDim == 128);
-  static constexpr int kConsumers = 2;
+  static constexpr int kConsumers = kHalfSums ? 3 : 2;
+  static constexpr int kTileN = 64 * kConsumers;  ///< keys of a tile
+  static constexpr int kKGroups = kTileN / kScaleGroup;
+  /// Keys side by side in dS and K^T, as wgmma reads them.
+  static constexpr int kPanel = kHalfSums ? 64 : 128;
+  static constexpr int kPanels = kTileN / kPanel;
   static constexpr int kConsumerThreads = 128 * kConsumers;
   static constexpr int kThreads = 256 + kConsumerThreads;
-  /// 512 threads are launched with 128 registers each: all that there are.
+  /// All that there are: 512 threads are launched with 128 registers each, 640 with 96.
   static constexpr int kProducerRegisters = 24;
-  static constexpr int kDqRegisters = 72;
-  static constexpr int kConsumerRegisters = 208;
+  static constexpr int kDqRegisters = kHalfSums ? 48 : 72;
+  static constexpr int kConsumerRegisters = kHalfSums ? 136 : 208;
 
   static constexpr int kKeyBuffers = kLongOf ? 1 : 2;
+  /// K and V of half sums are given back while consumers still need what else they know of keys.
+  static constexpr int kKeyRecords = kKeyBuffers + (kHalfSums ? 1 : 0);
   /// So many of four steps of P' are made before dP^T is waited for; the other exponentials run
   /// beside dS. (In the longer form they cost spills.) Of FP32 scores.
   static constexpr int kEarlySteps = kLongOf ? 4 : 2;
@@ -253,9 +276,9 @@ struct Config {
   static constexpr int kTileRecords = 4 * kStages;
   static constexpr int kAmaxBuffers = 4;
   static constexpr int kDsBuffers = 2;
-  /// Consumers tell the dQ role the exponents of their dS, or it finds them. (FP32 scores lose 3%
-  /// by telling, whose consumers take the longer.)
-  static constexpr bool kTellsExponents = kScores == Scores::kF16 && kDqSums == DqSums::kF32;
+  /// Consumers tell the dQ role the exponents of their dS, K's reference in, or it finds them.
+  /// (FP32 scores lose 3% by telling, whose consumers take the longer.)
+  static constexpr bool kTellsExponents = kHalfSums;
   /// dQ is made and added by 64 columns.
   static constexpr int kDqPieces = kHeadDim / kDqColumns;
   static constexpr int kDqPieceBytes = kTileM * kDqColumns * (kDqSums == DqSums::kF16 ? 2 : 4);
@@ -265,32 +288,35 @@ struct Config {
 template <class Config>
 struct SmemPlan {
   static constexpr int kDim = Config::kHeadDim;
-  alignas(1024) std::uint8_t k[Config::kKeyBuffers][kTileN * Config::SProduct::kBytes];
-  alignas(1024) std::uint8_t v[Config::kKeyBuffers][kTileN * Config::DpProduct::kBytes];
-  alignas(1024) std::uint8_t kt[Config::kKeyBuffers][kDim * kTileN];
+  alignas(1024) std::uint8_t k[Config::kKeyBuffers][Config::kTileN * Config::SProduct::kBytes];
+  alignas(1024) std::uint8_t v[Config::kKeyBuffers][Config::kTileN * Config::DpProduct::kBytes];
+  alignas(1024) std::uint8_t kt[Config::kKeyBuffers][kDim * Config::kTileN];
   alignas(1024) std::uint8_t q[Config::kStages][kTileM * Config::SProduct::kBytes];
   alignas(1024) std::uint8_t dout[Config::kStages][kTileM * Config::DpProduct::kBytes];
   alignas(1024) std::uint8_t qt[Config::kStages][kDim * kTileM];
   alignas(1024) std::uint8_t dout_t[Config::kStages][kDim * kTileM];
   /// Rows of queries, keys in sigma order.
-  alignas(1024) std::uint8_t ds[Config::kDsBuffers][kTileM * kTileN];
+  alignas(1024) std::uint8_t ds[Config::kDsBuffers][kTileM * Config::kTileN];
   alignas(1024) std::uint8_t dq[Config::kDqBuffers][Config::kDqPieceBytes];
-  /// dV in BF16, [i][thread of a consumer][16 bytes].
-  alignas(128) std::uint8_t
-      fold[Config::kFolds ? Config::kConsumers : 1][Config::kFolds ? 64 * kDim * 2 : 16];
+  /// Of dV, [i][lane][16 bytes]. Half sums also stage gradients there.
+  alignas(128) std::uint8_t fold[Config::kConsumers][4][Config::kFoldBytes];
   typename Config::Record rows[Config::kRecords];
   StageRecord stage[Config::kTileRecords];
-  KeyRecord keys[Config::kKeyBuffers];
+  KeyRecord keys[Config::kKeyRecords];
   QueryPlace place[Config::kKeyBuffers];
   DqRecord dq_record[Config::kDqBuffers];  ///< of what is staged
   alignas(16) std::uint32_t
       amax[Config::kAmaxBuffers][Config::kConsumers][4];  ///< of each warp's dS, K folded
-  /// Of each consumer's dS for dQ, K's reference left out.
-  alignas(8) std::int32_t ds_exponent[Config::kAmaxBuffers][Config::kConsumers];
+  /// Of each consumer's dS for dQ.
+  std::int32_t ds_exponent[Config::kAmaxBuffers][Config::kConsumers];
   std::uint64_t place_full[Config::kKeyBuffers];   ///< the producer of keys
   std::uint64_t place_empty[Config::kKeyBuffers];  ///< that of rows
-  std::uint64_t key_full[Config::kKeyBuffers];     ///< producer's lanes + bytes
-  std::uint64_t key_empty[Config::kKeyBuffers];    ///< every thread of consumers and dQ
+  std::uint64_t key_full[Config::kKeyBuffers];     ///< producer's lanes + bytes: K, its record
+  std::uint64_t key_empty[Config::kKeyBuffers];    ///< consumer threads; dQ's, who read the record
+  std::uint64_t v_full[Config::kKeyBuffers];       ///< producer + bytes
+  std::uint64_t v_empty[Config::kKeyBuffers];      ///< every consumer thread
+  std::uint64_t kt_full[Config::kKeyBuffers];      ///< producer + bytes
+  std::uint64_t kt_empty[Config::kKeyBuffers];     ///< every thread of dQ
   std::uint64_t rows_full[Config::kStages];        ///< producer + bytes: Q, dO, record
   std::uint64_t rows_empty[Config::kStages];       ///< consumer threads, columns
   std::uint64_t columns_full[Config::kStages];     ///< producer + bytes: Q^T, dO^T
@@ -300,11 +326,14 @@ struct SmemPlan {
   std::uint64_t dq_full[Config::kDqBuffers];       ///< likewise
   std::uint64_t dq_empty[Config::kDqBuffers];      ///< the adder
   std::conditional_t<Config::kTokenScales, KeyTokens, NoKeyTokens> tokens;
-  static_assert(!Config::kTokenScales || Config::kKeyBuffers == 1);
+  static_assert(!Config::kTokenScales ||
+                (Config::kKeyBuffers == 1 && Config::kTileN == KeyTokens::kKeys));
 };
 static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32, false>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32, true>>) <= 227 * 1024);
 static_assert(sizeof(SmemPlan<Config<64, DqSums::kF32, true>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<128, DqSums::kF32, true, Scores::kF16>>) <= 227 * 1024);
+static_assert(sizeof(SmemPlan<Config<64, DqSums::kF32, true, Scores::kF16>>) <= 227 * 1024);
 template <int kHeadDim, Product kProduct>
 using DialConfig = Config<kHeadDim, DqSums::kF32, true, Scores::kF32, kProduct>;
 static_assert(sizeof(SmemPlan<DialConfig<128, Product::kBf16S>>) <= 227 * 1024);
@@ -320,7 +349,7 @@ MXFA_HOST_DEVICE constexpr std::int64_t dq_tile_bytes(std::int64_t head_dim, DqS
 }
 /// Floats of a CTA's scratch: dV, then dK, [float4][thread][4].
 template <class Config>
-inline constexpr std::int64_t kScratchFloats = std::int64_t{2} * kTileN* Config::kHeadDim;
+inline constexpr std::int64_t kScratchFloats = std::int64_t{2} * Config::kTileN* Config::kHeadDim;
 /// From so many queries a sequence on, kLong is faster.
 inline constexpr std::int64_t kLongQueries = 1024;
 

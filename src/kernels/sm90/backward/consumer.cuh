@@ -21,6 +21,7 @@ class Consumer : ConsumerBase<Config> {
     std::uint32_t flags = wait_for(0);
     while (flags & kValid) {
       this->next_keys();
+      this->wait_for_v();
       if constexpr (kTokens) {
         keys_differ_ = uniform(__float_as_uint(warp_factor(offsetof(KeyTokens, differ)))) != 0;
       }
@@ -146,7 +147,7 @@ class Consumer : ConsumerBase<Config> {
       issue_s(s, stage_of(tile_ + 1));
     }
     if (!ds_is_empty) wait(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
-    store_for_dq(transposed, ds_address_ + ds_buffer(tile_) * sizeof(smem_.ds[0]));
+    store_for_dq<Config::kPanel>(transposed, ds_address_ + ds_buffer(tile_) * sizeof(smem_.ds[0]));
     if (kLast) this->hand_over_ds(tile_);
     if (kLast || (flags & (kPromoteDv | kPromoteDk | kFoldDv))) {
       ptx::wgmma_wait<0>();

@@ -15,19 +15,22 @@ namespace mxfa::sm90::backward {
 /// One warpgroup, 64 keys. Of each query tile: S^T and dP^T with keys as rows, so that P^T and dS^T
 /// are A operands in registers and a warp owns the keys whose dK rows it accumulates; a second
 /// payload of dS, transposed, to shared memory, for the role that makes dQ. Waits on rows_full,
-/// columns_full, key_full, ds_empty; signals rows_empty, columns_empty, key_empty, ds_full.
+/// columns_full, key_full, v_full, ds_empty; signals rows_empty, columns_empty, key_empty,
+/// v_empty, ds_full.
 template <class Config>
 class ConsumerBase : protected Warpgroup<Config> {
  public:
   using Base = Warpgroup<Config>;
   using Plan = typename Base::Plan;
   static constexpr int kDim = Config::kHeadDim;
-  using Gradient = float[kDim / 2];
+  using Gradient = std::conditional_t<Config::kHalfSums, std::uint32_t[kDim / 4], float[kDim / 2]>;
 
   __device__ ConsumerBase(const BackwardParams& params, Plan& smem, int part)
       : Base(smem), params_(params), part_(uniform(part)), lane_(threadIdx.x % 32) {
-    const int piece = (4 * part_ + warp_) ^ (lane_ & 7);
-    ds_address_ = base_ + offsetof(Plan, ds) + lane_ * kTileN + 16 * piece;
+    const int key = 64 * part_ + 16 * warp_, turn = Config::kPanel == 128 ? lane_ : lane_ / 2;
+    const int piece = (key % Config::kPanel / 16) ^ (turn & (Config::kPanel / 16 - 1));
+    ds_address_ = base_ + offsetof(Plan, ds) + key / Config::kPanel * (kTileM * Config::kPanel) +
+                  lane_ * Config::kPanel + 16 * piece;
   }
 
  protected:
@@ -55,7 +58,8 @@ class ConsumerBase : protected Warpgroup<Config> {
 #pragma unroll
     for (int step = 1; step < Rows::kBytes / 32; ++step) {
       const int part = step / kSteps, in_part = 2 * (step % kSteps);
-      const std::uint64_t a_step = kDescriptor(a + part * (kTileN * kRowBytes / 16) + in_part);
+      const std::uint64_t a_step =
+          kDescriptor(a + part * (Config::kTileN * kRowBytes / 16) + in_part);
       const std::uint64_t b_step = b + part * (kTileM * kRowBytes / 16) + in_part;
       if constexpr (Rows::kBf16) {
         ptx::WgmmaBf16Ss<kTileM>::run(out, a_step, b_step);
@@ -95,17 +99,22 @@ class ConsumerBase : protected Warpgroup<Config> {
     return static_cast<int>(tile % Config::kRecords);
   }
   __device__ int key_buffer() const { return static_cast<int>(key_tile_ % Config::kKeyBuffers); }
+  __device__ unsigned key_phase() const { return key_tile_ / Config::kKeyBuffers % 2; }
+  __device__ int key_record() const { return static_cast<int>(key_tile_ % Config::kKeyRecords); }
+  __device__ const KeyRecord& keys() const { return smem_.keys[key_record()]; }
 
   /// Returns a tile's flags.
   __device__ std::uint32_t wait_for(unsigned tile) const {
     ptx::mbarrier_wait(barrier(offsetof(Plan, rows_full), stage_of(tile)), phase_of(tile));
     return uniform(this->stage_record(tile).flags);
   }
+  /// V comes later, for whom it is waited apart.
   __device__ void next_keys() {
     ++key_tile_;
-    ptx::mbarrier_wait(barrier(offsetof(Plan, key_full), key_buffer()),
-                       key_tile_ / Config::kKeyBuffers % 2);
+    wait(offsetof(Plan, key_full), key_buffer(), key_phase());
   }
+
+  __device__ void wait_for_v() const { wait(offsetof(Plan, v_full), key_buffer(), key_phase()); }
 
   __device__ bool test(std::size_t member, int index, unsigned phase) const {
     return ptx::mbarrier_test_wait(barrier(member, index), phase);
@@ -116,11 +125,11 @@ class ConsumerBase : protected Warpgroup<Config> {
 
   /// Of this warp's keys.
   __device__ float key_factor(std::size_t member) const {
-    return ptx::load_shared_f32(at(offsetof(Plan, keys), key_buffer(), sizeof(KeyRecord)) + member +
+    return ptx::load_shared_f32(at(offsetof(Plan, keys), key_record(), sizeof(KeyRecord)) + member +
                                 4 * (2 * part_ + warp_ / 2));
   }
   __device__ Seen find_seen() const {
-    const KeyRecord& keys = smem_.keys[key_buffer()];
+    const KeyRecord& keys = this->keys();
     const int first = this->stage_record(tile_).row0 + 2 * (lane_ % 4);
     Seen seen = 0;
 #pragma unroll
@@ -192,12 +201,31 @@ class ConsumerBase : protected Warpgroup<Config> {
     }
   }
 
+  /// Both gradients to the scratch, where flags say so.
+  template <class Dv, class Dk>
+  __device__ void promote_sums(std::uint32_t flags, const Dv& dv, const Dk& dk) const {
+    if (flags & kPromoteDv) promote<Config>(params_, 0, (flags & kScratchDv) == 0, anchor(), dv);
+    if (flags & kPromoteDk) {
+      promote<Config>(params_, 1, (flags & kScratchDk) == 0, dk_exponent(), dk);
+    }
+  }
+  /// To memory.
+  template <class Dv, class Dk>
+  __device__ void store_sums(std::uint32_t flags, Staging staging, const Dv& dv,
+                             const Dk& dk) const {
+    const int first_row = 64 * part_ + 16 * warp_;
+    store_gradient<Config>(params_, params_.dv, keys(),
+                           {0, (flags & kScratchDv) != 0, anchor(), 1.0f}, first_row, staging, dv);
+    store_gradient<Config>(params_, params_.dk, keys(),
+                           {1, (flags & kScratchDk) != 0, dk_exponent(), params_.softmax_scale},
+                           first_row, staging, dk);
+  }
+  __device__ int anchor() const { return smem_.rows[record_of(tile_)].anchor; }
+  __device__ int dk_exponent() const { return exponent_ == kNoExponent ? 0 : exponent_; }
+
+  /// Of FP32 sums.
   template <bool kLast>
   __device__ void finish(std::uint32_t flags, Gradient& dv, const Gradient& dk) {
-    const int anchor = smem_.rows[record_of(tile_)].anchor;
-    const KeyRecord& keys = smem_.keys[key_buffer()];
-    const bool scratch_dv = (flags & kScratchDv) != 0, scratch_dk = (flags & kScratchDk) != 0;
-    const int exponent = exponent_ == kNoExponent ? 0 : exponent_;
     if constexpr (Config::kFolds) {
       if (flags & kFoldDv) {
         fold((flags & kFolded) != 0, dv);
@@ -205,9 +233,13 @@ class ConsumerBase : protected Warpgroup<Config> {
         unfold(dv);
       }
     }
+    const auto four_of = [](const Gradient& sums) {
+      return [&](int i) {
+        return make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
+      };
+    };
     if constexpr (!kLast) {
-      if (flags & kPromoteDv) promote<Config>(params_, 0, !scratch_dv, anchor, dv);
-      if (flags & kPromoteDk) promote<Config>(params_, 1, !scratch_dk, exponent, dk);
+      promote_sums(flags, four_of(dv), four_of(dk));
       return;
     }
     const int first_row = 64 * part_ + 16 * warp_;
@@ -215,15 +247,12 @@ class ConsumerBase : protected Warpgroup<Config> {
     std::uint8_t* const staging[2] = {
         smem_.k[key_buffer()] + first_row * Config::SProduct::kPartBytes,
         smem_.v[key_buffer()] + first_row * Config::DpProduct::kPartBytes};
-    store_gradient<Config>(params_, params_.dv, keys, {0, scratch_dv, anchor, 1.0f}, first_row,
-                           staging, dv);
-    store_gradient<Config>(params_, params_.dk, keys,
-                           {1, scratch_dk, exponent, params_.softmax_scale}, first_row, staging,
-                           dk);
+    store_sums(flags, staging, four_of(dv), four_of(dk));
     arrive(offsetof(Plan, columns_empty), stage_of(tile_));
     // The copy engine writes next where gradients were staged.
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     arrive(offsetof(Plan, key_empty), key_buffer());
+    arrive(offsetof(Plan, v_empty), key_buffer());
   }
 
   const BackwardParams& params_;

@@ -2,6 +2,7 @@
 
 #include "kernels/sm90/backward/consumer_base.cuh"
 #include "kernels/sm90/backward/half_scores.cuh"
+#include "kernels/sm90/backward/half_sums.cuh"
 
 /// The consumer role of half scores.
 namespace mxfa::sm90::backward {
@@ -13,19 +14,23 @@ class HalfConsumer : ConsumerBase<Config> {
  public:
   using Base = ConsumerBase<Config>;
   using Base::Base;
+  using Base::kDim;
   using typename Base::Gradient;
   using typename Base::Plan;
 
   __device__ void run() {
     Gradient dv, dk;
-    HalfFragment s, dp;
+    HalfFragment s;
     std::uint32_t flags = wait_for(0);
     while (flags & kValid) {
       this->next_keys();
-      issue_s(s, stage_of(tile_));
-      this->issue_dp(dp, stage_of(tile_));
-      while ((flags & kStore) == 0) flags = run_tile<false>(flags, dv, dk, s, dp);
-      run_tile<true>(flags, dv, dk, s, dp);
+      if (64 * part_ < uniform(this->keys().count)) {
+        issue_s(s, stage_of(tile_));
+        while ((flags & kStore) == 0) flags = run_tile<false>(flags, dv, dk, s);
+        run_tile<true>(flags, dv, dk, s);
+      } else {
+        while (pass_tile(flags)) flags = wait_for(tile_);
+      }
       flags = wait_for(tile_);
     }
     this->end_ds();
@@ -70,72 +75,130 @@ class HalfConsumer : ConsumerBase<Config> {
     float s_factor[kQGroups];
   };
 
-  /// Of a tile whose S^T and dP^T are under way. `kLast` of its keys; else those of the next tile
-  /// are under way afterwards, whose flags it returns.
+  /// Of a tile whose S^T is under way. `kLast` of its keys; else that of the next tile is under way
+  /// afterwards, whose flags it returns.
   template <bool kLast>
   __device__ std::uint32_t run_tile(std::uint32_t flags, Gradient& dv, Gradient& dk,
-                                    HalfFragment& s, HalfFragment& dp) {
+                                    HalfFragment& s) {
     const int stage = stage_of(tile_);
     HalfTerms terms;
     const Rows rows = load_rows(terms);
-    const bool general = is_general(flags, rows);
+    HalfFragment dp;
+    Payload codes, ds_codes, transposed;
     ptx::wgmma_wait<0>();  // also for dV and dK of the tile before
     fence_registers(s);
-    fence_registers(dp);
-    if ((flags & kKeysBegin) == 0) {
+    if (flags & kKeysBegin) {
+      this->wait_for_v();
+    } else {
       this->hand_over_ds(tile_ - 1);
       arrive(offsetof(Plan, columns_empty), stage_of(tile_ - 1));
     }
-    // Behind that fence: the copy engine writes records where older ones were read.
-    arrive(offsetof(Plan, rows_empty), stage);
-    if (general) [[unlikely]]
-      generalize(flags, rows, terms, s, dp);
-    // Beside the exponentials, as loads take long where MMAs read shared memory: also the next
-    // tile's flags, whose rows came long ago.
-    Scale scale = choose_scale(flags, rows, terms);
-    const std::uint32_t next_flags = kLast ? 0 : wait_for(tile_ + 1);
+    this->issue_dp(dp, stage);
+    if (is_general(flags, rows)) [[unlikely]]
+      generalize(flags, rows, terms, s);
+    exponentiate(terms, s, codes);
+    HalfDsTerms ds_terms;
+    Scale scale = choose_scale(flags, rows, ds_terms);
     const bool columns_are_full = test(offsetof(Plan, columns_full), stage, phase_of(tile_));
-    HalfFragment y;
-    Payload codes, ds_codes, transposed;
-    const float amax = larger_magnitude(differentiate(terms, s, dp, codes, y));
+    const std::uint32_t next_flags = kLast ? 0 : wait_for(tile_ + 1);
     if (!columns_are_full) wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
     issue_tokens(dv, codes, word_at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
                  (flags & kFreshDv) == 0);
-    if constexpr (!kLast) issue_s(s, stage_of(tile_ + 1));
-    publish_amax(scale, amax);
-    if (__any_sync(~0u, scale.varies || amax > mx::E4M3::kMaxValue)) [[unlikely]] {
-      if (__any_sync(~0u, is_unsettled(scale, amax))) settle(scale, amax, y, dk);
-      encode_dk(scale, y, ds_codes);
-    } else {
-      encode_tokens(y, ds_codes);
+    ptx::wgmma_wait<1>();
+    fence_registers(dp);
+    arrive(offsetof(Plan, rows_empty), stage);
+    if constexpr (kLast) {
+      arrive(offsetof(Plan, key_empty), this->key_buffer());
+      arrive(offsetof(Plan, v_empty), this->key_buffer());
     }
+    if (flags & kMasked) [[unlikely]]
+      hide(this->find_seen(), dp);
+    const float amax = larger_magnitude(differentiate(ds_terms, s, dp));
     if constexpr (!kLast) {
-      // dV is done, and its payload's registers are free.
-      ptx::wgmma_wait<1>();
-      this->issue_dp(dp, stage_of(tile_ + 1));
+      issue_s(s, stage_of(tile_ + 1));
+      ptx::wgmma_wait<1>();  // dV's payload's registers are free
+    }
+    publish_amax(scale, amax);
+    if (__any_sync(~0u, scale.varies || amax > kMostHalfDs)) [[unlikely]] {
+      if (__any_sync(~0u, is_unsettled(scale, amax))) settle(scale, amax, dp, dk);
+      encode_dk(scale, dp, ds_codes);
+    } else {
+      encode_tokens(dp, ds_codes);
     }
     issue_tokens(dk, ds_codes, word_at(offsetof(Plan, qt), stage, sizeof(smem_.qt[0])),
                  (flags & kFreshDk) == 0);
     const bool ds_is_empty = test(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
-    encode_ds(scale, y, transposed);
+    encode_ds(scale, dp, transposed);
     if (!ds_is_empty) wait(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
-    store_for_dq(transposed, ds_address_ + ds_buffer(tile_) * sizeof(smem_.ds[0]));
+    store_for_dq<Config::kPanel>(transposed, ds_address_ + ds_buffer(tile_) * sizeof(smem_.ds[0]));
     if (kLast) this->hand_over_ds(tile_);
     if (kLast || (flags & (kPromoteDv | kPromoteDk | kFoldDv))) {
       ptx::wgmma_wait<0>();
       fence_registers(dv);
       fence_registers(dk);
-      this->template finish<kLast>(flags, dv, dk);
+      finish<kLast>(flags, dv, dk);
     }
     ++tile_;
     return next_flags;
   }
 
+  /// Of keys that do not exist, of which nothing is made. Returns whether there are more of theirs.
+  __device__ bool pass_tile(std::uint32_t flags) {
+    const int stage = stage_of(tile_);
+    if (flags & kKeysBegin) this->wait_for_v();
+    arrive(offsetof(Plan, rows_empty), stage);
+    wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
+    arrive(offsetof(Plan, columns_empty), stage);
+    const Payload zeros = {};
+    this->tell_exponent(kNoExponent);
+    wait(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
+    store_for_dq<Config::kPanel>(zeros, ds_address_ + ds_buffer(tile_) * sizeof(smem_.ds[0]));
+    this->hand_over_ds(tile_);
+    if (flags & kStore) {
+      arrive(offsetof(Plan, key_empty), this->key_buffer());
+      arrive(offsetof(Plan, v_empty), this->key_buffer());
+    }
+    ++tile_;
+    return (flags & kStore) == 0;
+  }
+
+  /// What goes on with the sums after some tiles.
+  template <bool kLast>
+  __device__ void finish(std::uint32_t flags, Gradient& dv, Gradient& dk) {
+    std::uint8_t* const fold = smem_.fold[part_][warp_];
+    const std::uint32_t fold_address = shared_address(fold) + 16 * (fresh_thread() % 32);
+    if (flags & kFoldDv) {
+      fold_sums(fold_address, (flags & kFolded) != 0, dv);
+      make_room(dk);
+      return;
+    }
+    const FoldedSums<kDim / 8> folded(fold_address, (flags & kFolded) != 0);
+    const auto dv_of = [&](int i) { return add(four_sums(dv, i), folded.four(i)); };
+    const auto dk_of = [&](int i) { return four_sums(dk, i); };
+    if constexpr (!kLast) {
+      this->promote_sums(flags, dv_of, dk_of);
+      return;
+    }
+    arrive(offsetof(Plan, columns_empty), stage_of(tile_));
+    __syncwarp();  // all have read what was folded
+    std::uint8_t* const staging[2] = {fold, fold};
+    this->store_sums(flags, staging, dv_of, dk_of);
+  }
+  /// So that dK does not overflow before it is looked at again.
+  __device__ void make_room(Gradient& dk) {
+    std::uint32_t most = 0;
+#pragma unroll
+    for (const std::uint32_t pair : dk) most = ptx::half2_max_magnitude(most, pair);
+    if (!__any_sync(~0u, larger_magnitude(most) > kMostHalfDk)) [[likely]]
+      return;
+    scale_sums(-kDkLowered, dk);
+    exponent_ += kDkLowered;
+  }
+
   __device__ Rows load_rows(HalfTerms& terms) const {
     Rows rows;
     rows.address = record();
-    const std::uint32_t biases = rows.address + offsetof(HalfRowRecord, bias) +
-                                 sizeof(HalfRowRecord{}.bias[0]) * (lane_ % 4);
+    const std::uint32_t biases = thread_words(rows.address + offsetof(HalfRowRecord, bias));
     const float2 factors = ptx::load_shared_f32x2(rows.address + offsetof(HalfRowRecord, s_factor));
     rows.flags =
         __float_as_uint(ptx::load_shared_f32(rows.address + offsetof(HalfRowRecord, flags)));
@@ -147,8 +210,10 @@ class HalfConsumer : ConsumerBase<Config> {
       load_words(biases + 16 * g, terms.bias[g]);
       terms.s_factor[g] = ptx::half2_pack(rows.s_factor[g], rows.s_factor[g]);
     }
-    terms.minus_deltas = biases + offsetof(HalfRowRecord, minus_delta);
     return rows;
+  }
+  __device__ std::uint32_t thread_words(std::uint32_t of_pairs) const {
+    return of_pairs + sizeof(HalfRowRecord{}.bias[0]) * (lane_ % 4);
   }
   /// Whether scores do not go the usual way.
   __device__ bool is_general(std::uint32_t flags, const Rows& rows) const {
@@ -156,13 +221,12 @@ class HalfConsumer : ConsumerBase<Config> {
                                fmaxf(rows.s_factor[0], rows.s_factor[1]) > kMostHalfFactor);
   }
   __device__ void generalize(std::uint32_t flags, const Rows& rows, HalfTerms& terms,
-                             HalfFragment& s, HalfFragment& dp) const {
+                             HalfFragment& s) const {
     const Seen seen = flags & kMasked ? this->find_seen() : ~Seen{0};
     widen(rows.s_factor,
           rows.address + offsetof(HalfRowRecord, wide_bias) +
               sizeof(HalfRowRecord{}.wide_bias[0]) * (lane_ % 4),
           seen, s, terms);
-    hide(seen, dp);
   }
 
   __device__ std::uint32_t record() const {
@@ -191,7 +255,7 @@ class HalfConsumer : ConsumerBase<Config> {
     return bounds;
   }
 
-  __device__ Scale choose_scale(std::uint32_t flags, const Rows& rows, HalfTerms& terms) {
+  __device__ Scale choose_scale(std::uint32_t flags, const Rows& rows, HalfDsTerms& terms) {
     if (flags & kHeadBegins) [[unlikely]]
       exponent_ = kNoExponent;
     const Bounds bounds = this->bounds();
@@ -203,6 +267,7 @@ class HalfConsumer : ConsumerBase<Config> {
     scale.varies = (rows.flags & kQVaries) != 0 || scale.dk_shift != 0;
     terms.dp_factor = half2_small_power_of_two(bounds.dp_exponent + scale.shift);
     terms.delta_factor = half2_small_power_of_two(bounds.delta_exponent + scale.shift);
+    terms.minus_deltas = thread_words(rows.address + offsetof(HalfRowRecord, minus_delta));
     return scale;
   }
   /// dK's payload where it is not y.
@@ -224,7 +289,7 @@ class HalfConsumer : ConsumerBase<Config> {
   /// Whether y under the exponent that the warp has is no payload for dK.
   __device__ bool is_unsettled(const Scale& scale, float own) const {
     return exponent_ == kNoExponent || scale.dk_shift > kMostHalfPower ||
-           own * power_of_two(scale.dk_shift) > mx::E4M3::kMaxValue;
+           own * power_of_two(scale.dk_shift) > kMostHalfDs;
   }
   /// A larger exponent, or the first.
   __device__ void settle(Scale& scale, float own, HalfFragment& y, Gradient& dk) {
@@ -232,7 +297,8 @@ class HalfConsumer : ConsumerBase<Config> {
     const Bounds bounds = this->bounds();
     const int old = exponent_;
     if (is_usable(__uint_as_float(bits))) {
-      const int least = amax_exponent(__uint_as_float(bits), scale.shift) + bounds.reference;
+      const int least =
+          amax_exponent(__uint_as_float(bits), scale.shift) + kDkLowered + bounds.reference;
       // Up to kHalfSlack more where y then is dK's payload.
       exponent_ = max(old, max(least, min(bounds.reference - bounds.most, least + kHalfSlack)));
     }
@@ -248,17 +314,18 @@ class HalfConsumer : ConsumerBase<Config> {
     }
     if (old == kNoExponent) return;
     fence_registers(dk);
-    const float shrink = power_of_two(old - exponent_);
-#pragma unroll
-    for (float& value : dk) value *= shrink;
+    scale_sums(old - exponent_, dk);
   }
 
   /// dS for dQ, under the scale of this consumer's keys.
   __device__ void encode_ds(const Scale& scale, HalfFragment& y, Payload& codes) const {
     sync_threads(1 + part_, 128);
     const std::uint32_t bits = this->largest_amax(tile_, part_);
-    const int ds_exponent = amax_exponent(__uint_as_float(bits));
-    if constexpr (Config::kTellsExponents) this->tell_exponent(ds_exponent);
+    const int ds_exponent = amax_exponent(__uint_as_float(bits)) + kDqLowered;
+    const float reference =
+        ptx::load_shared_f32(at(offsetof(Plan, keys), this->key_record(), sizeof(KeyRecord)) +
+                             offsetof(KeyRecord, reference));
+    this->tell_exponent(ds_exponent + __float_as_int(reference));
     int exponent = scale.dq_shift - ds_exponent;
     // Where dS is next to nothing to that of the warp's tiles before.
     for (; exponent > kMostHalfPower; exponent -= kMostHalfPower) {

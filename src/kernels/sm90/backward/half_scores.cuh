@@ -39,13 +39,10 @@ __device__ inline void load_words(std::uint32_t address, Words& words) {
   words[3] = four.w;
 }
 
-/// What P' and y are made of besides S^T and dP^T. All numbers twice.
+/// What P' is made of besides S^T. All numbers twice.
 struct HalfTerms {
   std::uint32_t s_factor[kQGroups];
   Words bias[kQGroups];
-  std::uint32_t dp_factor;
-  std::uint32_t delta_factor;
-  std::uint32_t minus_deltas;  ///< shared address of this thread's
 };
 
 /// S^T to the exponents of P' in FP32, -infinity where nothing is seen, so that neither factors nor
@@ -80,32 +77,42 @@ __device__ inline void hide(Seen seen, HalfFragment& dp) {
   for (int i = 0; i < kTileM / 4; ++i) dp[i] &= seen_halves(seen, i / 4, i % 4);
 }
 
-/// P' = 2^(S^T * factor + bias), its payload, and y = P' * (dP^T * factor - delta). Returns the
-/// largest magnitudes of y, under some sign.
-__device__ inline std::uint32_t differentiate(const HalfTerms& terms, const HalfFragment& s,
-                                              const HalfFragment& dp, Payload& codes,
-                                              HalfFragment& y) {
-  std::uint32_t most = 0;
-  Words delta[kQGroups];
-#pragma unroll
-  for (int g = 0; g < kQGroups; ++g) load_words(terms.minus_deltas + 16 * g, delta[g]);
+/// P' = 2^(S^T * factor + bias) in place of S^T, and its payload.
+__device__ inline void exponentiate(const HalfTerms& terms, HalfFragment& s, Payload& codes) {
 #pragma unroll
   for (int t = 0; t < kTileM / 16; ++t) {
     const int g = t / 2;
-    std::uint32_t p[4];
+    std::uint32_t* const p = s + 4 * t;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       p[i] = ptx::half2_exp2(
-          ptx::half2_fma(s[4 * t + i], terms.s_factor[g], terms.bias[g][t % 2 * 2 + i / 2]));
+          ptx::half2_fma(p[i], terms.s_factor[g], terms.bias[g][t % 2 * 2 + i / 2]));
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) codes[2 * t + h] = ptx::e4m3_from_half2<0>(p[h], p[2 + h]);
+  }
+}
+
+/// What y is made of besides P' and dP^T. All numbers twice.
+struct HalfDsTerms {
+  std::uint32_t dp_factor;
+  std::uint32_t delta_factor;
+  std::uint32_t minus_deltas;  ///< shared address of this thread's
+};
+/// y = P' * (dP^T * factor - delta) in place of dP^T. Returns the largest magnitudes of y, under
+/// some sign.
+__device__ inline std::uint32_t differentiate(const HalfDsTerms& terms, const HalfFragment& p,
+                                              HalfFragment& dp) {
+  std::uint32_t most = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t minus_delta =
-          ptx::half2_mul(delta[g][t % 2 * 2 + i / 2], terms.delta_factor);
-      std::uint32_t& value = y[4 * t + i];
-      value = ptx::half2_mul(p[i], ptx::half2_fma(dp[4 * t + i], terms.dp_factor, minus_delta));
+  for (int g = 0; g < kQGroups; ++g) {
+    Words delta;
+    load_words(terms.minus_deltas + 16 * g, delta);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const std::uint32_t minus_delta = ptx::half2_mul(delta[i / 2], terms.delta_factor);
+      std::uint32_t& value = dp[8 * g + i];
+      value = ptx::half2_mul(p[8 * g + i], ptx::half2_fma(value, terms.dp_factor, minus_delta));
       most = ptx::half2_max_magnitude(most, value);
     }
   }

@@ -26,7 +26,12 @@ __device__ inline void backward(const BackwardParams& params) {
       cuda::ptx::mbarrier_init(&smem.place_full[i], 1);
       cuda::ptx::mbarrier_init(&smem.place_empty[i], 1);
       cuda::ptx::mbarrier_init(&smem.key_full[i], 32);
-      cuda::ptx::mbarrier_init(&smem.key_empty[i], kConsumerThreads + kDqThreads);
+      cuda::ptx::mbarrier_init(&smem.key_empty[i],
+                               kConsumerThreads + (Config::kTellsExponents ? 0 : kDqThreads));
+      cuda::ptx::mbarrier_init(&smem.v_full[i], 1);
+      cuda::ptx::mbarrier_init(&smem.v_empty[i], kConsumerThreads);
+      cuda::ptx::mbarrier_init(&smem.kt_full[i], 1);
+      cuda::ptx::mbarrier_init(&smem.kt_empty[i], kDqThreads);
     }
     for (int i = 0; i < Config::kStages; ++i) {
       cuda::ptx::mbarrier_init(&smem.rows_full[i], 1);

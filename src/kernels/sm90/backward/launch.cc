@@ -29,6 +29,19 @@ std::int64_t row_tiles(std::int64_t total, std::int32_t batch) {
 
 bool tokens(const BackwardCall& call) { return call.product == Product::kTokenScales; }
 
+/// What of a kernel's Config its operands and its launch depend on.
+struct TileShape {
+  std::int32_t keys;   ///< of a tile
+  std::int32_t panel;  ///< side by side in K^T
+  std::int32_t threads;
+};
+template <class Config>
+constexpr TileShape kTileShape = {Config::kTileN, Config::kPanel, Config::kThreads};
+TileShape tile_shape(const BackwardCall& call) {
+  return call.scores == Scores::kF16 ? kTileShape<Config<128, DqSums::kF32, true, Scores::kF16>>
+                                     : kTileShape<Config<128, DqSums::kF32, true>>;
+}
+
 /// The workspace, in the order in which it is cleared: zeros first.
 struct Workspace {
   std::int32_t* counter;
@@ -57,7 +70,8 @@ struct Workspace {
     records = call.scores == Scores::kF16 ? static_cast<void*>(arena.take<HalfRowRecord>(tiles))
               : tokens(call)              ? static_cast<void*>(arena.take<TokenRowRecord>(tiles))
                                           : arena.take<RowRecord>(tiles);
-    scratch = arena.take<float>(device.multiprocessors() * std::int64_t{2} * kTileN * dim);
+    scratch =
+        arena.take<float>(device.multiprocessors() * std::int64_t{2} * tile_shape(call).keys * dim);
   }
 };
 
@@ -298,15 +312,10 @@ void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Wo
               params.rows, works, kRowsThreads / 32);
 }
 
-template <int kHeadDim, bool kLong, Scores kScores>
+template <int kHeadDim, bool kLong, Scores kScores = Scores::kF32>
 unsigned smem_bytes(DqSums sums) {
   return sums == DqSums::kF16 ? sizeof(SmemPlan<Config<kHeadDim, DqSums::kF16, kLong, kScores>>)
                               : sizeof(SmemPlan<Config<kHeadDim, DqSums::kF32, kLong, kScores>>);
-}
-template <int kHeadDim, bool kLong>
-unsigned smem_bytes(const BackwardCall& call) {
-  return call.scores == Scores::kF16 ? smem_bytes<kHeadDim, kLong, Scores::kF16>(call.dq_sums)
-                                     : smem_bytes<kHeadDim, kLong, Scores::kF32>(call.dq_sums);
 }
 
 /// The kernel of a call.
@@ -338,14 +347,18 @@ Kernel dial_kernel(Product product) {
 template <int kHeadDim>
 Kernel kernel_of(const BackwardCall& call) {
   if (call.product != Product::kGroupScales) return dial_kernel<kHeadDim>(call.product);
+  const char* const sums = call.dq_sums == DqSums::kF16 ? "f16" : "f32";
+  if (call.scores == Scores::kF16) {
+    return {"attention_backward_half",
+            fmt::format("attention_backward_half_d{}_{}", kHeadDim, sums),
+            smem_bytes<kHeadDim, true, Scores::kF16>(call.dq_sums)};
+  }
   // Of jagged queries the host knows the mean only.
   const bool is_long = call.q.total > kLongQueries * call.q.offsets.batch;
-  const std::string image =
-      call.scores == Scores::kF16 ? "attention_backward_half" : "attention_backward";
-  return {image,
-          fmt::format("{}_d{}_{}{}", image, kHeadDim, call.dq_sums == DqSums::kF16 ? "f16" : "f32",
-                      is_long ? "_long" : ""),
-          is_long ? smem_bytes<kHeadDim, true>(call) : smem_bytes<kHeadDim, false>(call)};
+  return {"attention_backward",
+          fmt::format("attention_backward_d{}_{}{}", kHeadDim, sums, is_long ? "_long" : ""),
+          is_long ? smem_bytes<kHeadDim, true>(call.dq_sums)
+                  : smem_bytes<kHeadDim, false>(call.dq_sums)};
 }
 
 /// In order CTAs wait for each other where many of them are at the queries of one head, and walk as
@@ -375,9 +388,10 @@ BackwardParams make_params(const device::Queue& queue, const BackwardCall& call,
   params.dout_map = rows(call.dout, bf16_dp(call.product), call.dout_bf16, kTileM);
   params.qt_map = transposed_map(queue.device, call.q, kTileM);
   params.dout_t_map = transposed_map(queue.device, call.dout, kTileM);
-  params.k_map = rows(call.k, bf16_s(call.product), call.k_bf16, kTileN);
-  params.v_map = rows(call.v, bf16_dp(call.product), call.v_bf16, kTileN);
-  params.kt_map = transposed_map(queue.device, call.k, kTileN);
+  const TileShape shape = tile_shape(call);
+  params.k_map = rows(call.k, bf16_s(call.product), call.k_bf16, shape.keys);
+  params.v_map = rows(call.v, bf16_dp(call.product), call.v_bf16, shape.keys);
+  params.kt_map = transposed_map(queue.device, call.k, shape.panel);
   params.sides = sides_of(call);
   params.mask = call.mask;
   params.k_scales = call.k.scales;
@@ -408,7 +422,7 @@ void run_backward(const device::Queue& queue, const BackwardCall& call, const Wo
   driver::LaunchShape shape;
   shape.grid[0] =
       static_cast<unsigned>(std::min<std::int64_t>(queue.device.multiprocessors(), works));
-  shape.block[0] = Config<128, DqSums::kF32, false>::kThreads;
+  shape.block[0] = tile_shape(call).threads;
   const Kernel kernel = call.q.head_dim == 128 ? kernel_of<128>(call) : kernel_of<64>(call);
   shape.dynamic_smem_bytes = kernel.smem_bytes;
   shape.programmatic_launch = true;

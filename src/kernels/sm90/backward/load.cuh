@@ -72,8 +72,11 @@ class RowProducer {
   /// Of a tile but for kMasked. `phase`: of these keys' promotions.
   __device__ std::uint32_t flags_of(const QueryPlace& place, int m, bool first_head, bool last_head,
                                     int phase) const {
+    // To the scratch.
+    constexpr int kDvTiles = Config::kHalfSums ? kPromoteDkTiles : kPromoteDvTiles;
     const bool begins = m == place.m_begin, ends = m + 1 == place.m_end;
-    const bool promotes_dv = !Config::kFolds && place.m_end - place.m_begin > kPromoteDvTiles;
+    const bool promotes_dv =
+        Config::kHalfSums || (!Config::kFolds && place.m_end - place.m_begin > kPromoteDvTiles);
     const int tiles = m + phase, begin = place.m_begin + phase;
     std::uint32_t flags = kValid;
     const auto set = [&](bool condition, std::uint32_t flag) {
@@ -81,17 +84,18 @@ class RowProducer {
     };
     set(begins && first_head, kKeysBegin);
     set(begins, kHeadBegins);
-    set(begins || (promotes_dv && tiles % kPromoteDvTiles == 0), kFreshDv);
+    set(begins || (promotes_dv && tiles % kDvTiles == 0), kFreshDv);
     set(begins || tiles % kPromoteDkTiles == 0, kFreshDk);
     set(ends && last_head, kStore);
     const bool more = !(ends && last_head);
-    set(more && (ends || (promotes_dv && (tiles + 1) % kPromoteDvTiles == 0)), kPromoteDv);
+    set(more && (ends || (promotes_dv && (tiles + 1) % kDvTiles == 0)), kPromoteDv);
     set(more && (ends || (tiles + 1) % kPromoteDkTiles == 0), kPromoteDk);
-    set(!first_head || (promotes_dv && tiles / kPromoteDvTiles > begin / kPromoteDvTiles),
-        kScratchDv);
+    set(!first_head || (promotes_dv && tiles / kDvTiles > begin / kDvTiles), kScratchDv);
     set(!first_head || tiles / kPromoteDkTiles > begin / kPromoteDkTiles, kScratchDk);
-    set(Config::kFolds && !ends && (m + 1) % kPromoteDvTiles == 0, kFoldDv);
-    set(Config::kFolds && m / kPromoteDvTiles > place.m_begin / kPromoteDvTiles, kFolded);
+    const int fresh = promotes_dv ? max(place.m_begin, m - tiles % kDvTiles) : place.m_begin;
+    set(Config::kFolds && !ends && !(flags & kPromoteDv) && (m + 1) % kPromoteDvTiles == 0,
+        kFoldDv);
+    set(Config::kFolds && m / kPromoteDvTiles > fresh / kPromoteDvTiles, kFolded);
     return flags;
   }
 
@@ -104,7 +108,7 @@ class RowProducer {
   __device__ int turn_of(const QueryPlace& place, int m) const {
     const int last_row = min(m * kTileM + kTileM, place.seqlen_q) - 1;
     const int last_key = place.seqlen_k - 1 - max(0, place.row_of_last_key - last_row);
-    return place.turn + last_key / kTileN;
+    return place.turn + last_key / Config::kTileN;
   }
 
   __device__ void copy_rows(const QueryPlace& place, int head, int m, std::uint32_t flags) {

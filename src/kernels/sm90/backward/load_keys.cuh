@@ -27,11 +27,13 @@ __device__ inline void copy_parts(std::uint8_t (&to)[kBytes], const CUtensorMap&
 }
 
 /// One warp: takes key tiles, tells the producer of rows where their queries are, and copies K, V,
-/// K^T. Waits on place_empty, key_empty; signals place_full, key_full.
+/// K^T. Waits on place_empty, key_empty, v_empty, kt_empty; signals place_full, key_full, v_full,
+/// kt_full.
 template <class Config>
 class KeyProducer {
  public:
   using Plan = SmemPlan<Config>;
+  static constexpr int kTileN = Config::kTileN, kKGroups = Config::kKGroups;
 
   __device__ KeyProducer(const BackwardParams& params, Plan& smem) : params_(params), smem_(smem) {}
 
@@ -133,19 +135,23 @@ class KeyProducer {
     const Sides& sides = params_.sides;
     sequence = device::find_sequence(sides.k, sequence, work / sides.num_heads_kv);
     const int first = tiles_before(sides.k, sequence);
-    const int count = tiles_before(sides.k, sequence + 1) - first;
+    // As many works as tiles of 128 keys: there may be fewer.
+    const int works = tiles_before(sides.k, sequence + 1) - first;
     const int here = work - first * sides.num_heads_kv;
-    if (here >= count * sides.num_heads_kv) return Taken::kNothing;  // of the last sequence
+    if (here >= works * sides.num_heads_kv) return Taken::kNothing;  // of the last sequence
     __syncwarp();
     QueryPlace& place = smem_.place[buffer()];
-    if (leads()) {
-      place.number = keys_;
-      find_tile(here, count, place);
-      place.turn = (sides.broadcast_q ? first : 0) - place.tile;
-      place.k_tile = first + place.tile;
-    }
-    __syncwarp();
     if (leads()) find_sides(sequence, place);
+    __syncwarp();
+    const int count = tiles_of(place.seqlen_k);
+    if (here >= count * sides.num_heads_kv) return Taken::kUnseen;
+    if (leads()) find_tile(here, count, place);
+    if (params_.dq_turns != nullptr && sides.broadcast_q) add_turns(sequence, place);
+    __syncwarp();
+    if (leads()) {
+      place.k_row += place.tile * kTileN;
+      place.k_column += place.tile * kTileN;
+    }
     __syncwarp();
     if (leads()) find_rows(place);
     __syncwarp();
@@ -168,6 +174,8 @@ class KeyProducer {
     const int position = in_section / heads;
     place.head = section * at_once + in_section - position * heads;
     place.tile = params_.dq_turns == nullptr ? position : count - 1 - position;
+    place.turn = -place.tile;
+    place.number = keys_;
   }
 
   /// offsets.tiles(sequence), below 2^31.
@@ -177,10 +185,23 @@ class KeyProducer {
     return static_cast<int>((seqlen + (mx::kAtomRows - 1)) / mx::kAtomRows) * sequence;
   }
 
+  static __device__ int tiles_of(int keys) { return (keys + (kTileN - 1)) / kTileN; }
+  /// Where all sequences' key tiles add to the same queries, in order: those before.
+  __device__ void add_turns(int sequence, QueryPlace& place) const {
+    const device::JaggedOffsetsView& keys = params_.sides.k;
+    int tiles = 0;
+    for (int s = ptx::lane_now(); s < sequence; s += 32) {
+      tiles += tiles_of(static_cast<int>(keys.tokens(s + 1) - keys.tokens(s)));
+    }
+    tiles = __reduce_add_sync(~0u, tiles);
+    if (leads()) place.turn += tiles;
+  }
+  /// Of all of a sequence's keys.
   __device__ void find_sides(int sequence, QueryPlace& place) const {
     const Sides& sides = params_.sides;
     const int k_begin = static_cast<int>(sides.k.tokens(sequence));
-    place.k_row = k_begin + place.tile * kTileN;
+    place.k_row = k_begin;
+    place.k_column = tiles_before(sides.k, sequence) * static_cast<int>(mx::kAtomRows);
     place.seqlen_k = static_cast<int>(sides.k.tokens(sequence + 1)) - k_begin;
     place.o_row = static_cast<int>(sides.o.tokens(sequence));
     place.o_tile = 2 * tiles_before(sides.o, sequence);
@@ -211,16 +232,17 @@ class KeyProducer {
     if constexpr (Config::kTokenScales) {
       const TokenScales scales(params_, place);
       const int largest = scales.largest_k();
-      wait_for_keys();
+      wait_for(smem_.key_empty);
       scales.store(smem_.tokens, place, largest);
       start_keys(place, largest);
     } else {
       start_keys(place, store_group_factors(sequence, place));
     }
   }
-  __device__ void wait_for_keys() const {
-    ptx::mbarrier_wait(shared_address(&smem_.key_empty[buffer()]), empty_phase());
+  __device__ void wait_for(const std::uint64_t (&empty)[Config::kKeyBuffers]) const {
+    ptx::mbarrier_wait(shared_address(&empty[buffer()]), empty_phase());
   }
+  __device__ KeyRecord& record() const { return smem_.keys[keys_ % Config::kKeyRecords]; }
 
   /// Lanes 0..3 take K's exponents, 4..7 V's (which BF16 has not). Returns K's largest.
   __device__ int store_group_factors(int sequence, const QueryPlace& place) const {
@@ -236,8 +258,8 @@ class KeyProducer {
     }
     int largest = lane < kKGroups ? exponent : -127;
     largest = __reduce_max_sync(~0u, largest);
-    wait_for_keys();
-    KeyRecord& out = smem_.keys[buffer()];
+    wait_for(smem_.key_empty);
+    KeyRecord& out = record();
     if (lane < kKGroups) {
       out.k_factor[lane] = Config::SProduct::kBf16 ? 1.0f : power_of_two(exponent);
       out.k_relative[lane] = power_of_two(exponent - largest);
@@ -254,7 +276,7 @@ class KeyProducer {
       ptx::mbarrier_arrive(shared_address(full));
       return;
     }
-    KeyRecord& out = smem_.keys[buffer()];
+    KeyRecord& out = record();
     const int head = place.head, row = place.k_row;
     out.out_row = row;
     out.rows = place.rows;
@@ -263,16 +285,29 @@ class KeyProducer {
     out.head = head;
     out.reference = reference;
     using namespace cuda::ptx;
-    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
-                              sizeof(smem_.k[0]) + sizeof(smem_.v[0]) + sizeof(smem_.kt[0]));
+    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full, sizeof(smem_.k[0]));
     copy_parts<Config, typename Config::SProduct>(smem_.k[buffer()], params_.k_map, head, row,
                                                   full);
+    std::uint64_t* const v_full = &smem_.v_full[buffer()];
+    wait_for(smem_.v_empty);
+    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, v_full, sizeof(smem_.v[0]));
     copy_parts<Config, typename Config::DpProduct>(smem_.v[buffer()], params_.v_map, head, row,
-                                                   full);
-    const std::int32_t columns_at[2] = {place.k_tile * static_cast<int>(mx::kAtomRows),
-                                        head * Config::kHeadDim};
-    cp_async_bulk_tensor(space_cluster, space_global, smem_.kt[buffer()], &params_.kt_map,
-                         columns_at, full);
+                                                   v_full);
+    std::uint64_t* const kt_full = &smem_.kt_full[buffer()];
+    wait_for(smem_.kt_empty);
+    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, kt_full, sizeof(smem_.kt[0]));
+#pragma unroll 1
+    for (int panel = 0; panel < Config::kPanels; ++panel) {
+      // No column is at -128: zeros behind the sequence's end, where others' columns may be.
+      const int column = Config::kPanel * panel;
+      const std::int32_t columns_at[2] = {Config::kPanels == 1 || column < out.count
+                                              ? place.k_column + column
+                                              : -static_cast<int>(mx::kAtomRows),
+                                          head * Config::kHeadDim};
+      cp_async_bulk_tensor(space_cluster, space_global,
+                           smem_.kt[buffer()] + column * Config::kHeadDim, &params_.kt_map,
+                           columns_at, kt_full);
+    }
   }
 
   /// No query sees these keys.

@@ -136,12 +136,13 @@ __device__ inline void encode_for_dq(const Fragment& y, const GroupFactors& fact
   }
 }
 /// Into rows of queries: 16 bytes a row are the warp's keys in sigma order. `address`: of ds +
-/// lane * kTileN, with the warp's piece of 16 bytes swizzled in.
+/// lane * kRowBytes, with the warp's piece of 16 bytes swizzled in.
+template <int kRowBytes>
 __device__ inline void store_for_dq(const Payload& codes, std::uint32_t address) {
 #pragma unroll
   for (int g = 0; g < kQGroups; ++g) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     address + 32 * g * kTileN),
+                     address + 32 * g * kRowBytes),
                  "r"(codes[4 * g]), "r"(codes[4 * g + 1]), "r"(codes[4 * g + 2]),
                  "r"(codes[4 * g + 3])
                  : "memory");

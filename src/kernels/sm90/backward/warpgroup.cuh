@@ -4,6 +4,7 @@
 
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/common/mma.cuh"
+#include "ptx/half2.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
 
@@ -22,6 +23,26 @@ __device__ inline std::uint32_t uniform(std::uint32_t value) {
 }
 __device__ inline int uniform(int value) {
   return static_cast<int>(uniform(static_cast<std::uint32_t>(value)));
+}
+
+/// An accumulator, by its place among FP32 ones.
+__device__ inline float sum_at(const float* sums, int i) { return sums[i]; }
+__device__ inline float sum_at(const std::uint32_t* sums, int i) {
+  return i % 2 == 0 ? ptx::half2_low(sums[i / 2]) : ptx::half2_high(sums[i / 2]);
+}
+/// Accumulators times 2^exponent.
+template <int kCount>
+__device__ inline void scale_sums(int exponent, float (&sums)[kCount]) {
+  const float factor = power_of_two(exponent);
+#pragma unroll
+  for (float& value : sums) value *= factor;
+}
+template <int kCount>
+__device__ inline void scale_sums(int exponent, std::uint32_t (&sums)[kCount]) {
+  const float power = power_of_two(exponent);
+  const std::uint32_t factor = ptx::half2_pack(power, power);
+#pragma unroll
+  for (std::uint32_t& pair : sums) pair = ptx::half2_mul(pair, factor);
 }
 
 template <class Config>
