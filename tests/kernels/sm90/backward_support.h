@@ -47,6 +47,7 @@ struct BackwardCase {
   double tile_growth = 0.0;  ///< dO of each 64 rows is 2^it times that of the 64 before
   double q_mean = 0.0;
   bool v_signs = false;            ///< rows of V are all 1 or all -1
+  double k_size = 0.0;             ///< not 0: K is as large everywhere, with V's signs
   int zero_q = 0, zero_dout = 0;   ///< so many first rows of Q, of dO are zeros
   std::int64_t slack_rows = 0;     ///< of NaN, behind the last sequence
   std::int64_t slack_columns = 0;  ///< of gradients and o, between heads
@@ -107,6 +108,9 @@ class BackwardBatch {
     }
     for (std::int64_t i = 0; test.v_signs && i < std::ssize(v_.values); ++i) {
       v_.values[i] = std::copysign(1.0f, v_.values[i - i % v_.dim]);
+    }
+    for (std::int64_t i = 0; test.k_size != 0 && i < std::ssize(k_.values); ++i) {
+      k_.values[i] = std::copysign(static_cast<float>(test.k_size), v_.values[i]);
     }
     for (std::int64_t i = 0; test.nan_v >= 0 && i < v_.heads * v_.dim; ++i) {
       v_.values[test.nan_v * v_.heads * v_.dim + i] = std::nanf("");

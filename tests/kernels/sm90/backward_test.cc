@@ -277,6 +277,25 @@ TEST(BackwardHalfScores, LargestSums) {
   }
 }
 
+// Every key of a tile adds as much to dQ as it can: 192 * 1.75 * 98 of 65504.
+TEST(BackwardHalfScores, LargestSumsOfDq) {
+  const BackwardCase test{.name = "dq",
+                          .cu_seqlens_q = {0, 70},
+                          .cu_seqlens_k = {0, 192},
+                          .head_dim = 64,
+                          .sigma_q = 0.02,
+                          .dout_mean = 4.6,
+                          .dout_sigma = 0.0,
+                          .v_signs = true,
+                          .k_size = 0.4375,
+                          .scores = Scores::kF16};
+  const BackwardBatch batch(test);
+  const BackwardBatch::Results got = batch.run();
+  const Wanted want = expected(batch, test);
+  EXPECT_TRUE(expect_close(gradient(got.dq, batch.q(), batch.pitch()), want.oracle_dq,
+                           {.metric = Metric::kSqnrDb, .limit = 28}, {.label = "dq", .cols = 64}));
+}
+
 TEST(BackwardHalfScores, ZeroDoutMakesZeros) {
   const BackwardCase test{.name = "zeros",
                           .cu_seqlens_q = {0, 600},
