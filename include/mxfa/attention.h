@@ -62,7 +62,9 @@ struct Options {
 
   /// kMxfp8 only. The dials need BF16, F16 or F32 tensors where they skip quantization.
   bool qk_bf16 = false;  ///< S from BF16 q and k; on Hopper GPUs o sums in half, as half_scores
-  bool dp_bf16 = false;  ///< dP from BF16 dout and v; of a forward no matter
+  /// dP from BF16 dout and v. A forward computes no dP: it takes the option, so that a pair of
+  /// calls may share theirs, but `exact` and Blackwell GPUs, which have no backward, refuse it.
+  bool dp_bf16 = false;
   /// No scale is shared by two tokens (q, k and v in 1xD blocks), so a future token cannot change
   /// an earlier output of a causal call, bit for bit. On Hopper GPUs o sums in half, from v
   /// quantized 8 binades lower. With half_scores, key blocks with tokens of v whose largest
@@ -185,7 +187,11 @@ std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& o
 /// Rows without a visible key get o = 0 and lse = -infinity, as do rows behind the last sequence
 /// (which are never read). A NaN or infinity in an MXFP8 operand makes its block NaN, and with it
 /// every result that reads the block (dS is such an operand); keys that are hidden from a query are
-/// not read by it. Outputs have memory of their own (tensor.h).
+/// not read by it. Scores (softmax_scale q.k) have FP32's range on the CPU. On a device o is right
+/// for scores up to 2^21 in magnitude; from there on P loses bits, from about 2^24 o is wrong, and
+/// 0, infinite or NaN from 2^30 on; with half_scores lse ends near 46070. A backward takes P from
+/// lse, whose rounding changes P by up to |lse| * 2^-24 of it, wherever it runs: gradients where
+/// scores are 2^20 and more are of little use. Outputs have memory of their own (tensor.h).
 /// `workspace`: at least the bytes above, 64-byte aligned; empty: the call allocates.
 /// Throws Error(kInvalidArgument) that names the argument, what was expected and what came, before
 /// anything is written; Error(kUnsupported) for a valid request that the library or the device's

@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__device__ inline void store_bf16(std::uint16_t* target, const float (&value)[kVector]) {
+__device__ inline void store_bf16(std::uint16_t* target, const float (&value)[kLaneColumns]) {
   unsigned words[4];
 #pragma unroll
   for (int w = 0; w < 4; ++w) words[w] = encode_bf16_pair(value[2 * w], value[2 * w + 1]);
@@ -20,12 +20,12 @@ __device__ void dequantize_rows(const DequantizeParams& params) {
     const RowReader<DType::kE4M3> input(params.input, group, map.column);
     std::uint16_t* target = params.out + group.row0() * params.out_row_stride +
                             group.tile.head * params.out_head_stride + map.column;
-    RowReader<DType::kE4M3>::Words words[kBatch];
+    RowReader<DType::kE4M3>::Words words[kRowsInFlight];
     map.for_rows(
         group.rows, params.head_dim, [&](int i, int row) { words[i] = input.load(row); },
         [&](int i, int row, bool exists) {
           if (!exists) return;
-          float value[kVector];
+          float value[kLaneColumns];
           input.unpack(words[i], value);
           store_bf16(target + row * params.out_row_stride, value);
         });
@@ -47,12 +47,12 @@ __device__ void finish_rows(const FinishSumsParams& params) {
     std::uint16_t* target = params.out + group.row0() * params.out_row_stride +
                             group.tile.head * params.out_head_stride + map.column;
     unsigned overflows = 0;
-    typename RowReader<kType>::Words words[kBatch];
+    typename RowReader<kType>::Words words[kRowsInFlight];
     map.for_rows(
         group.rows, params.head_dim, [&](int i, int row) { words[i] = input.load(row); },
         [&](int i, int row, bool exists) {
           if (!exists) return;
-          float value[kVector];
+          float value[kLaneColumns];
           input.unpack(words[i], value);
           sums.finish<kType == DType::kF16>(
               value, [&](int) { return group.row0() + row; }, overflows);

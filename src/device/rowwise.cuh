@@ -8,28 +8,29 @@
 /// Rows of packed tensors by warps, and delta of them.
 namespace mxfa::device {
 
-inline constexpr int kVector = 8;  // columns of a lane
-inline constexpr int kBatch = 4;   // rows of a lane whose loads are in flight together
+inline constexpr int kLaneColumns = 8;   // columns of a lane
+inline constexpr int kRowsInFlight = 4;  // rows of a lane whose loads are in flight together
 
-/// kLanes lanes have one row of up to kLanes * kVector columns, so a warp has several rows at once.
+/// kLanes lanes have one row of up to kLanes * kLaneColumns columns, so a warp has several rows at
+/// once.
 template <int kLanes>
 struct RowMap {
   static constexpr int kRows = 32 / kLanes;  ///< of a warp at once
   int lane = static_cast<int>(threadIdx.x) % 32;
-  int column = lane % kLanes * kVector;
+  int column = lane % kLanes * kLaneColumns;
 
   // For the rows of a group in batches: load(i, row) where row exists, then use(i, row, exists) by
   // all lanes.
   template <class Load, class Use>
   __device__ void for_rows(int rows, int head_dim, Load load, Use use) const {
     const bool active = column < head_dim;
-    for (int first = lane / kLanes; first < kScaleBlock; first += kBatch * kRows) {
+    for (int first = lane / kLanes; first < kScaleBlock; first += kRowsInFlight * kRows) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+      for (int i = 0; i < kRowsInFlight; ++i) {
         if (active && first + i * kRows < rows) load(i, first + i * kRows);
       }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+      for (int i = 0; i < kRowsInFlight; ++i) {
         use(i, first + i * kRows, active && first + i * kRows < rows);
       }
     }
@@ -89,7 +90,7 @@ struct RowReader {
     return words;
   }
 
-  __device__ void unpack(const Words& words, float (&value)[kVector]) const {
+  __device__ void unpack(const Words& words, float (&value)[kLaneColumns]) const {
     if constexpr (kQuantized) {
       float half[4];
       decode_quad<mx::E4M3>(words.low.x, half);
@@ -100,7 +101,7 @@ struct RowReader {
       for (int j = 0; j < 4; ++j) value[4 + j] = half[j];
       const float scale = mx::decode_e8m0(static_cast<std::uint8_t>(words.scales[0]));
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
+      for (int j = 0; j < kLaneColumns; ++j) {
         const auto own = static_cast<std::uint8_t>(words.scales[j / 4] >> (8 * (j % 4)));
         value[j] *= kMayByColumn && by_column ? mx::decode_e8m0(own) : scale;
       }
@@ -108,7 +109,7 @@ struct RowReader {
       const unsigned word[8] = {words.low.x,  words.low.y,  words.low.z,  words.low.w,
                                 words.high.x, words.high.y, words.high.z, words.high.w};
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
+      for (int j = 0; j < kLaneColumns; ++j) {
         if constexpr (kType == DType::kF32) {
           value[j] = __uint_as_float(word[j]);
         } else if constexpr (kType == DType::kF16) {
@@ -149,7 +150,7 @@ __device__ float sum_of_lanes(float sum) {
 /// kPlain: no shift, and no column has a scale of its own.
 template <DType kDout, DType kO, int kLanes, bool kPlain>
 __device__ void delta_rows(const DeltaParams& params) {
-  static_assert(mx::row_sum::kVector * 2 == kVector && kLanes * 2 <= mx::row_sum::kLanes);
+  static_assert(mx::row_sum::kVector * 2 == kLaneColumns && kLanes * 2 <= mx::row_sum::kLanes);
   const RowMap<kLanes> map;
   for_each_group(params.offsets, params.num_heads, [&](const TokenGroup& group) {
     using DoutReader = RowReader<kDout, !kPlain>;
@@ -161,8 +162,8 @@ __device__ void delta_rows(const DeltaParams& params) {
                              : params.shift_v + group.tile.sequence * params.shift_batch_stride +
                                    std::int64_t{group.tile.head} * params.head_dim + map.column;
     const std::int64_t first = group.tile.head * params.delta_head_stride + group.row0();
-    typename DoutReader::Words dout_words[kBatch];
-    typename OReader::Words o_words[kBatch];
+    typename DoutReader::Words dout_words[kRowsInFlight];
+    typename OReader::Words o_words[kRowsInFlight];
     map.for_rows(
         group.rows, params.head_dim,
         [&](int i, int row) {
@@ -173,11 +174,11 @@ __device__ void delta_rows(const DeltaParams& params) {
           double sums[2] = {0, 0};
           float magnitude = 0;
           if (exists) {
-            float dout_value[kVector], o_value[kVector];
+            float dout_value[kLaneColumns], o_value[kLaneColumns];
             dout.unpack(dout_words[i], dout_value);
             o.unpack(o_words[i], o_value);
 #pragma unroll
-            for (int j = 0; j < kVector; ++j) {
+            for (int j = 0; j < kLaneColumns; ++j) {
               if (kDout == DType::kF32) dout_value[j] = round_bf16(dout_value[j]);
               double centred = double{o_value[j]};
               if (shift != nullptr) centred = __dsub_rn(centred, double{shift[j]});

@@ -61,6 +61,8 @@ AttentionShape::AttentionShape(const attention::ForwardArgs& args,
     check_tensor(tensor->values, name);
     core::expect(tensor->values.rank == 3, name, "shape [tokens, num_heads, head_dim]",
                  tensor->values);
+    core::expect(tensor->values.shape[0] <= INT32_MAX, name, "less than 2^31 tokens",
+                 tensor->values);
   }
   const TensorView& q = args.q.values;
   const TensorView& k = args.k.values;

@@ -60,7 +60,13 @@ Driver::Driver(const DriverOptions& options) : options_(options) {
       options.library.empty() ? default_library(options.kind) : options.library;
   library_.reset(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
   if (!library_) {
-    throw Error(ErrorKind::kDevice, fmt::format("driver: cannot open {}: {}", name, dlerror()));
+    const std::string_view how =
+        options.kind == DriverKind::kEmulator
+            ? " (the emulator: `cmake --build build/release --target mxemu_driver` makes it, "
+              "`cmake --install` puts it beside the library)"
+            : "";
+    throw Error(ErrorKind::kDevice,
+                fmt::format("driver: cannot open {}: {}{}", name, dlerror(), how));
   }
   if (options.kind == DriverKind::kEmulator) {
     get_report_ = find<CUresult (*)(const char**)>("mxemuGetReport");

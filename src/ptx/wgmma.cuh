@@ -110,6 +110,10 @@ struct WgmmaSs<32> {
 /// BF16, K: 16 elements: d = A B^T (+ d), 64 x kN, both in shared memory.
 template <int kN>
 struct WgmmaBf16Ss;
+/// The same with A in registers, four for a thread, each of two neighbours: row 8 (i % 2) + quad,
+/// elements 8 (i / 2) + 2 pair and the next.
+template <int kN>
+struct WgmmaBf16Rs;
 
 template <>
 struct WgmmaBf16Ss<128> {
@@ -126,23 +130,6 @@ struct WgmmaBf16Ss<128> {
   }
 };
 
-/// The same with A in registers, four for a thread, each of two neighbours: row 8 (i % 2) + quad,
-/// elements 8 (i / 2) + 2 pair and the next.
-struct WgmmaBf16Rs {
-  __device__ static void run(float (&d)[64], const std::uint32_t* a, std::uint64_t b) {
-    asm volatile(MXFA_BEGIN("1") "m64n128k16.f32.bf16.bf16 {" MXFA_D64
-                                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
-                 : MXFA_64(MXFA_F)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-  }
-  __device__ static void start(float (&d)[64], const std::uint32_t* a, std::uint64_t b) {
-    asm volatile(MXFA_START "m64n128k16.f32.bf16.bf16 {" MXFA_D64
-                            "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
-                 : MXFA_64(MXFA_NEW_F)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-  }
-};
-
 template <>
 struct WgmmaBf16Ss<64> {
   __device__ static void run(float (&d)[32], std::uint64_t a, std::uint64_t b) {
@@ -155,6 +142,22 @@ struct WgmmaBf16Ss<64> {
     asm volatile(MXFA_START "m64n64k16.f32.bf16.bf16 {" MXFA_D32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
                  : MXFA_32(MXFA_NEW_F)
                  : "l"(a), "l"(b));
+  }
+};
+
+template <>
+struct WgmmaBf16Rs<128> {
+  __device__ static void run(float (&d)[64], const std::uint32_t* a, std::uint64_t b) {
+    asm volatile(MXFA_BEGIN("1") "m64n128k16.f32.bf16.bf16 {" MXFA_D64
+                                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
+                 : MXFA_64(MXFA_F)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  }
+  __device__ static void start(float (&d)[64], const std::uint32_t* a, std::uint64_t b) {
+    asm volatile(MXFA_START "m64n128k16.f32.bf16.bf16 {" MXFA_D64
+                            "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
+                 : MXFA_64(MXFA_NEW_F)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   }
 };
 

@@ -351,6 +351,8 @@ TEST(CpuAttentionRefusals, NameTheArgumentWhatWasExpectedAndWhatCame) {
        [](ForwardArgs& a, Options&) { a.q.values.dtype = static_cast<DType>(77); }},
       {"k: expected fewer than 2^56 elements, got f32 [144115188075855872, 2, 64]",
        [](ForwardArgs& a, Options&) { a.k.values.shape[0] = std::int64_t{1} << 57; }},
+      {"q: expected less than 2^31 tokens, got f32 [2147483648, 2, 64]",
+       [](ForwardArgs& a, Options&) { a.q.values.shape[0] = std::int64_t{1} << 31; }},
       {"o: expected elements that lie within 2^56 bytes, got f32 [50, 2, 64] with strides "
        "[-4611686018427387904, 64, 1]",
        [](ForwardArgs& a, Options&) { a.o.values.strides[0] = -(std::int64_t{1} << 62); }},

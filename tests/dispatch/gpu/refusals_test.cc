@@ -396,12 +396,16 @@ TEST(BlackwellBackward, IsRefused) {
 }
 
 TEST(GpuDevice, IsOpenedOrNamed) {
-  try {
-    const Device absent({.ordinal = 0, .emulated_arch = {}, .library = "libno_such_driver.so"});
-    FAIL() << "opened";
-  } catch (const Error& error) {
-    EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(ErrorKind::kDevice));
-    EXPECT_NE(std::string(error.what()).find("libno_such_driver.so"), std::string::npos);
+  for (const std::string arch : {"", "sm_90a"}) {
+    try {
+      const Device absent({.emulated_arch = arch, .library = "libno_such_driver.so"});
+      FAIL() << "opened";
+    } catch (const Error& error) {
+      EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(ErrorKind::kDevice));
+      const std::string message = error.what();
+      EXPECT_NE(message.find("libno_such_driver.so"), std::string::npos);
+      EXPECT_EQ(message.find("--target mxemu_driver") != std::string::npos, !arch.empty());
+    }
   }
 }
 

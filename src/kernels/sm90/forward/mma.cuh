@@ -39,9 +39,9 @@ struct QOperand {
       const std::uint32_t* const a = fragments + 4 * step;
       if constexpr (Config::kBf16) {
         if (step == 0) {
-          ptx::WgmmaBf16Rs::start(scores, a, b);
+          ptx::WgmmaBf16Rs<Config::kTileN>::start(scores, a, b);
         } else {
-          ptx::WgmmaBf16Rs::run(scores, a, b);
+          ptx::WgmmaBf16Rs<Config::kTileN>::run(scores, a, b);
         }
       } else if (step == 0) {
         ptx::WgmmaRs<Config::kTileN>::start(scores, a, b);
