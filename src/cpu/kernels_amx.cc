@@ -52,13 +52,18 @@ Left left_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows, std::
   return {packed, LeftLayout::rows(g.k)};
 }
 
+/// Rows in whole tiles. Which of them shrink is not known ahead: no branch for each.
 void scale_rows(const PanelProduct& g, std::int64_t row, std::int64_t rows) {
-  for (std::int64_t r = row; r < row + rows; ++r) {
-    if (g.alpha[r] == 1.0f) continue;
-    const __m512 alpha = _mm512_set1_ps(g.alpha[r]);
-    float* c = g.c + g.c_layout.at(r);
-    for (std::int64_t col = 0; col < g.n; col += kTile, c += g.c_layout.across) {
-      _mm512_storeu_ps(c, _mm512_mul_ps(_mm512_loadu_ps(c), alpha));
+  const __m512 one = _mm512_set1_ps(1.0f);
+  for (std::int64_t first = row; first < row + rows; first += kTile) {
+    unsigned left = _mm512_cmp_ps_mask(_mm512_loadu_ps(g.alpha + first), one, _CMP_NEQ_UQ);
+    for (; left != 0; left &= left - 1) {
+      const std::int64_t r = first + __builtin_ctz(left);
+      const __m512 alpha = _mm512_set1_ps(g.alpha[r]);
+      float* c = g.c + g.c_layout.at(r);
+      for (std::int64_t col = 0; col < g.n; col += kTile, c += g.c_layout.across) {
+        _mm512_storeu_ps(c, _mm512_mul_ps(_mm512_loadu_ps(c), alpha));
+      }
     }
   }
 }

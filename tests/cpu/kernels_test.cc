@@ -254,7 +254,10 @@ TEST_P(CpuKernels, ProductMatchesDoubleSumsOfEveryExtent) {
     };
     const std::vector<std::uint16_t> a = values(m * k), b = values(n * k);
     std::vector<float> c(std::size_t(m * n), 2.0f);
-    const std::vector<float> alpha(std::size_t(m), 0.5f);
+    std::vector<float> alpha(std::size_t(m), 1.0f);  // some rows shrink, as in a softmax
+    for (std::int64_t i = 0; i < m; ++i) {
+      if (rng.uniform() < 0.4) alpha[i] = 0.5f;
+    }
     kernel_.product({.m = m,
                      .n = n,
                      .k = k,
@@ -269,7 +272,7 @@ TEST_P(CpuKernels, ProductMatchesDoubleSumsOfEveryExtent) {
     std::vector<double> want(c.size());
     for (std::int64_t i = 0; i < m; ++i) {
       for (std::int64_t j = 0; j < n; ++j) {
-        double sum = 1.0;
+        double sum = 2.0 * alpha[i];
         for (std::int64_t p = 0; p < k; ++p) {
           const std::int64_t at = j / kPanel * k * kPanel + p / 2 * 2 * kPanel + j % kPanel * 2;
           sum += double(mx::decode_bf16(a[i * k + p])) * mx::decode_bf16(b[at + p % 2]);
