@@ -20,7 +20,7 @@ __device__ inline void wgmma_wait() {
 }
 
 /// d = A B^T (+ d where `accumulate`), A and B in shared memory (descriptors). start(): d = A B^T,
-/// for which d need not live before.
+/// for which d need not live before; restart(): the same in the registers that d has.
 template <int kN>
 struct WgmmaSs;
 /// The same with A in registers.
@@ -85,6 +85,9 @@ struct WgmmaSs<64> {
                  : MXFA_32(MXFA_NEW_F)
                  : "l"(a), "l"(b));
   }
+  __device__ static void restart(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+    run(d, a, b, false);
+  }
   __device__ static void run(std::uint32_t (&d)[16], std::uint64_t a, std::uint64_t b,
                              bool accumulate) {
     asm volatile(MXFA_BEGIN("%18") "m64n64k32.f16.e4m3.e4m3 {" MXFA_D16 "}, %16, %17, p, 1, 1;\n}"
@@ -141,6 +144,11 @@ struct WgmmaBf16Ss<64> {
   __device__ static void start(float (&d)[32], std::uint64_t a, std::uint64_t b) {
     asm volatile(MXFA_START "m64n64k16.f32.bf16.bf16 {" MXFA_D32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
                  : MXFA_32(MXFA_NEW_F)
+                 : "l"(a), "l"(b));
+  }
+  __device__ static void restart(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+    asm volatile(MXFA_START "m64n64k16.f32.bf16.bf16 {" MXFA_D32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : MXFA_32(MXFA_F)
                  : "l"(a), "l"(b));
   }
 };

@@ -28,8 +28,9 @@ void expect_same_rows(const Mask& mask, std::int32_t seqlen_q, std::int32_t seql
 }
 
 void expect_same_last_keys(const Mask& mask, std::int32_t seqlen_q, std::int32_t seqlen_k,
-                           std::int32_t first_row) {
-  const std::int32_t from = RowBand::row_of_last_key(mask, seqlen_q, seqlen_k);
+                           std::int32_t first_key, std::int32_t first_row) {
+  const RowBand band = RowBand::of(mask, seqlen_q, seqlen_k, first_key);
+  const std::int32_t from = band.first_row(seqlen_k - 1 - first_key);
   for (std::int32_t row = first_row; row - first_row < 256 && row < seqlen_q; ++row) {
     const attention::KeyRange keys = attention::visible_keys(mask, seqlen_q, seqlen_k, row);
     if (keys.empty()) continue;
@@ -69,8 +70,10 @@ TEST(BackwardRowBand, KnowsTheLastKeyOfARow) {
   for (const Mask& mask : all_masks()) {
     for (const std::int32_t seqlen_k : {0, 1, 5, 290, 700, kLong}) {
       for (const std::int32_t seqlen_q : {1, 300, kLong}) {
-        expect_same_last_keys(mask, seqlen_q, seqlen_k, 0);
-        expect_same_last_keys(mask, seqlen_q, seqlen_k, std::max(0, seqlen_q - 100));
+        for (const std::int32_t first_key : {0, seqlen_k / 128 * 128}) {
+          expect_same_last_keys(mask, seqlen_q, seqlen_k, first_key, 0);
+          expect_same_last_keys(mask, seqlen_q, seqlen_k, first_key, std::max(0, seqlen_q - 100));
+        }
       }
     }
   }

@@ -200,7 +200,9 @@ struct QueryPlace {
   std::int32_t k_column, k_row;  ///< its first key in K^T, and among all sequences'
   std::int32_t members;          ///< heads of Q that share these keys
   std::int32_t turn;             ///< less `tile`; where sequences share queries, key tiles before
-  std::int32_t row_of_last_key;  ///< RowBand's; as if rows saw all keys, where those share queries
+  /// The first row that sees the last key, as if there were rows enough: the last key that row r
+  /// sees is seqlen_k - 1 - max(0, it - r). 0 where sequences share queries.
+  std::int32_t row_of_last_key;
 };
 
 /// Of the keys of a tile where every token has a scale: what KeyRecord has for groups is for the 16
@@ -267,8 +269,8 @@ struct Config {
   /// K and V of half sums are given back while consumers still need what else they know of keys.
   static constexpr int kKeyRecords = kKeyBuffers + (kHalfSums ? 1 : 0);
   /// So many of four steps of P' are made before dP^T is waited for; the other exponentials run
-  /// beside dS. (In the longer form they cost spills.) Of FP32 scores.
-  static constexpr int kEarlySteps = kLongOf ? 4 : 2;
+  /// beside dS. Of FP32 scores.
+  static constexpr int kEarlySteps = 2;
   static constexpr int kStages = kHeadDim == 128 ? 2 : 4;
   /// More than stages: what goes with a tile is read for longer than its rows, by the dQ role for
   /// up to two tiles more. (Of rows' constants, by consumers alone, one more is enough.)

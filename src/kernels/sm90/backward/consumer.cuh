@@ -2,6 +2,7 @@
 
 #include "kernels/sm90/backward/consumer_base.cuh"
 #include "kernels/sm90/backward/token_scores.cuh"
+#include "ptx/lane.cuh"
 
 /// The consumer role of FP32 scores.
 namespace mxfa::sm90::backward {
@@ -42,7 +43,6 @@ class Consumer : ConsumerBase<Config> {
 
   using Base::arrive;
   using Base::at;
-  using Base::ds_address_;
   using Base::ds_buffer;
   using Base::ds_empty_phase;
   using Base::exponent_;
@@ -76,10 +76,8 @@ class Consumer : ConsumerBase<Config> {
   __device__ std::uint32_t run_tile(std::uint32_t flags, Gradient& dv, Gradient& dk, Fragment& s) {
     const int stage = stage_of(tile_);
     const std::uint32_t rows = at(offsetof(Plan, rows), this->record_of(tile_), sizeof(Record));
-    Seen seen = 0;
-    if (flags & kMasked) [[unlikely]]
-      seen = this->find_seen();
-    Fragment dp, p;
+    Fragment p;
+    Fragment& dp = s;
     Payload codes;
     RowValues biases;
     load_rows(thread_rows(rows + offsetof(Record, bias)), biases);
@@ -96,33 +94,30 @@ class Consumer : ConsumerBase<Config> {
       this->hand_over_ds(tile_ - 1);
       arrive(offsetof(Plan, columns_empty), stage_of(tile_ - 1));
     }
-    if (flags & kMasked) [[unlikely]] {
-      exponentiate_early<true>(seen, p);
-    } else {
-      exponentiate_early<false>(seen, p);
-    }
+#pragma unroll
+    for (int t = 0; t < Config::kEarlySteps; ++t) exponentiate(t, p);
+    if (flags & kMasked) [[unlikely]]
+      hide<Config::kEarlySteps>(this->find_seen(), p);
     const Terms terms = ds_terms(rows, scale);
-    const bool columns_are_full = test(offsetof(Plan, columns_full), stage, phase_of(tile_));
     ptx::wgmma_wait<0>();
     fence_registers(dp);
     if (keys_differ()) [[unlikely]]
       scale_keys(of_keys(offsetof(KeyTokens, v_within)), dp);
     arrive(offsetof(Plan, rows_empty), stage);
     Amax amax;
-    if (flags & kMasked) [[unlikely]] {
-      differentiate<true, Config::kEarlySteps>(terms, seen, p, codes, dp, amax);
-    } else {
-      differentiate<false, Config::kEarlySteps>(terms, seen, p, codes, dp, amax);
-    }
+    // Of what is hidden P' is 0, so that it has no part in any maximum.
+    differentiate<Config::kEarlySteps>(terms, p, codes, dp, amax);
+    if (flags & kMasked) [[unlikely]]
+      hide<kTileM / 16>(this->find_seen(), dp);
     if constexpr (kTokens) {
       if (keys_differ_) [[unlikely]]
         amax.dq = dq_amax_of_keys(of_keys(offsetof(KeyTokens, k_within)), dp);
     }
-    GroupFactors factors = dq_factors(rows, scale);
-    publish_amax(factors, amax);
-    if (!columns_are_full) wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
+    wait(offsetof(Plan, columns_full), stage, phase_of(tile_));
     issue_tokens(dv, codes, word_at(offsetof(Plan, dout_t), stage, sizeof(smem_.dout_t[0])),
                  (flags & kFreshDv) == 0);
+    GroupFactors factors = dq_factors(rows, scale);
+    publish_amax(factors, amax);
     const bool too_large = !scale.is_settled || amax.largest() > mx::E4M3::kMaxValue;
     if (__any_sync(~0u, too_large)) [[unlikely]]
       settle(scale, amax, dp, dk, factors);
@@ -147,7 +142,8 @@ class Consumer : ConsumerBase<Config> {
       issue_s(s, stage_of(tile_ + 1));
     }
     if (!ds_is_empty) wait(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
-    store_for_dq<Config::kPanel>(transposed, ds_address_ + ds_buffer(tile_) * sizeof(smem_.ds[0]));
+    store_for_dq<Config::kPanel>(
+        transposed, this->ds_address(ptx::lane_now()) + ds_buffer(tile_) * sizeof(smem_.ds[0]));
     if (kLast) this->hand_over_ds(tile_);
     if (kLast || (flags & (kPromoteDv | kPromoteDk | kFoldDv))) {
       ptx::wgmma_wait<0>();
@@ -161,11 +157,6 @@ class Consumer : ConsumerBase<Config> {
 
   /// Whether the warp's keys have scales that differ.
   __device__ bool keys_differ() const { return kTokens && keys_differ_; }
-  template <bool kMasked>
-  static __device__ void exponentiate_early(Seen seen, Fragment& p) {
-#pragma unroll
-    for (int t = 0; t < Config::kEarlySteps; ++t) exponentiate<kMasked>(t, seen, p);
-  }
   /// What S^T is multiplied by.
   __device__ SFactors s_factors(std::uint32_t rows) const {
     if constexpr (kTokens) {
@@ -202,12 +193,13 @@ class Consumer : ConsumerBase<Config> {
   }
   /// Of this thread's keys quad and quad + 8 of the warp's 16.
   __device__ float2 of_keys(std::size_t member) const {
-    const int key = 64 * part_ + 16 * warp_ + lane_ / 4;
+    const int key = 64 * part_ + 16 * warp_ + ptx::lane_now() / 4;
     const std::uint32_t address = at(offsetof(Plan, tokens) + member, key, sizeof(float));
     return {ptx::load_shared_f32(address), ptx::load_shared_f32(address + 8 * sizeof(float))};
   }
   __device__ std::uint32_t thread_rows(std::uint32_t rows) const {
-    return rows + sizeof(Record{}.bias[0]) * (lane_ % 4);
+    const int lane = kTokens ? ptx::lane_now() : lane_;  // the former where registers are fewest
+    return rows + sizeof(Record{}.bias[0]) * (lane % 4);
   }
   __device__ DsScale choose_scale(std::uint32_t rows, std::uint32_t flags) {
     if (flags & kHeadBegins) [[unlikely]]

@@ -6,6 +6,7 @@
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/scores.cuh"
 #include "kernels/sm90/backward/warpgroup.cuh"
+#include "ptx/lane.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -27,10 +28,7 @@ class ConsumerBase : protected Warpgroup<Config> {
 
   __device__ ConsumerBase(const BackwardParams& params, Plan& smem, int part)
       : Base(smem), params_(params), part_(uniform(part)), lane_(threadIdx.x % 32) {
-    const int key = 64 * part_ + 16 * warp_, turn = Config::kPanel == 128 ? lane_ : lane_ / 2;
-    const int piece = (key % Config::kPanel / 16) ^ (turn & (Config::kPanel / 16 - 1));
-    ds_address_ = base_ + offsetof(Plan, ds) + key / Config::kPanel * (kTileM * Config::kPanel) +
-                  lane_ * Config::kPanel + 16 * piece;
+    ds_address_ = ds_address(lane_);
   }
 
  protected:
@@ -43,17 +41,18 @@ class ConsumerBase : protected Warpgroup<Config> {
   using Base::word_at;
 
   // The GEMMs.
-  template <class Rows, class Scores>
-  __device__ void issue_rows(Scores& out, std::uint32_t key_word, std::uint32_t query_word) const {
+  template <class Rows, class Sums>
+  __device__ void issue_rows(Sums& out, std::uint32_t key_word, std::uint32_t query_word) const {
     constexpr int kRowBytes = Rows::kPartBytes, kSteps = kRowBytes / 32;
     constexpr auto kDescriptor = tile_descriptor_of<kRowBytes>;
     const std::uint32_t a = key_word + part_ * (64 * kRowBytes / 16);
     const std::uint64_t b = kDescriptor(query_word);
     ptx::wgmma_fence();
-    if constexpr (Rows::kBf16) {
-      ptx::WgmmaBf16Ss<kTileM>::start(out, kDescriptor(a), b);
+    using Product = std::conditional_t<Rows::kBf16, ptx::WgmmaBf16Ss<kTileM>, ptx::WgmmaSs<kTileM>>;
+    if constexpr (Config::kScores == Scores::kF32) {
+      Product::restart(out, kDescriptor(a), b);
     } else {
-      ptx::WgmmaSs<kTileM>::start(out, kDescriptor(a), b);
+      Product::start(out, kDescriptor(a), b);
     }
 #pragma unroll
     for (int step = 1; step < Rows::kBytes / 32; ++step) {
@@ -130,11 +129,12 @@ class ConsumerBase : protected Warpgroup<Config> {
   }
   __device__ Seen find_seen() const {
     const KeyRecord& keys = this->keys();
-    const int first = this->stage_record(tile_).row0 + 2 * (lane_ % 4);
+    const int lane = ptx::lane_now();  // nothing of this is kept
+    const int first = this->stage_record(tile_).row0 + 2 * (lane % 4);
     Seen seen = 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int key = 64 * part_ + 16 * warp_ + 8 * h + lane_ / 4;
+      const int key = 64 * part_ + 16 * warp_ + 8 * h + lane / 4;
       if (key >= keys.count) continue;
       seen |= (queries_before(keys.rows.end_row(key, keys.seqlen_q) - first) &
                ~queries_before(keys.rows.first_row(key) - first))
@@ -143,6 +143,13 @@ class ConsumerBase : protected Warpgroup<Config> {
     return seen;
   }
 
+  /// Where a lane's rows of its warp's keys begin in ds[0].
+  __device__ std::uint32_t ds_address(int lane) const {
+    const int key = 64 * part_ + 16 * warp_, turn = Config::kPanel == 128 ? lane : lane / 2;
+    const int piece = (key % Config::kPanel / 16) ^ (turn & (Config::kPanel / 16 - 1));
+    return base_ + offsetof(Plan, ds) + key / Config::kPanel * (kTileM * Config::kPanel) +
+           lane * Config::kPanel + 16 * piece;
+  }
   /// To the dQ role, with dS.
   __device__ void tell_exponent(int exponent) const {
     if (threadIdx.x % 128 == 0) smem_.ds_exponent[tile_ % Config::kAmaxBuffers][part_] = exponent;
@@ -258,7 +265,7 @@ class ConsumerBase : protected Warpgroup<Config> {
   const BackwardParams& params_;
   int part_;
   int lane_;
-  std::uint32_t ds_address_;  ///< where this lane's rows of its warp's keys begin in ds[0]
+  std::uint32_t ds_address_;  ///< this lane's
   unsigned tile_ = 0;
   unsigned key_tile_ = ~0u;
   int exponent_ = kNoExponent;  ///< of dS for dK

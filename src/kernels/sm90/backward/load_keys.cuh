@@ -224,8 +224,7 @@ class KeyProducer {
     place.m_end = begin < end ? (end + kTileM - 1) / kTileM : 0;
     place.full_begin = rows.first_row(last);
     place.full_end = last + 1 < kTileN ? 0 : rows.end_row(0, seqlen_q);
-    place.row_of_last_key = RowBand::row_of_last_key(
-        params_.sides.broadcast_q ? attention::Mask{} : params_.mask, seqlen_q, seqlen_k);
+    place.row_of_last_key = params_.sides.broadcast_q ? 0 : rows.first_row(seqlen_k - 1 - key0);
   }
 
   __device__ void copy_keys(int sequence, const QueryPlace& place) {

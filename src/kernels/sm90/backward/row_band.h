@@ -9,7 +9,8 @@ namespace mxfa::sm90::backward {
 
 /// Which queries see the keys of a tile, in 32 bits: its i-th key, where it exists, is seen by the
 /// rows [i + begin, i + end) that are in [0, seqlen_q), by none where that is empty. For lengths
-/// below 2^31 - kMargin, and i up to kMargin.
+/// below 2^31 - kMargin, and i up to kMargin, but that first_row() is right for every later key of
+/// the sequence.
 struct RowBand {
   static constexpr std::int64_t kMargin = 1 << 10, kLimit = (std::int64_t{1} << 31) - kMargin;
   std::int32_t begin = 0;
@@ -28,14 +29,6 @@ struct RowBand {
   }
   MXFA_HOST_DEVICE constexpr std::int32_t end_row(std::int32_t key, std::int32_t seqlen_q) const {
     return key + end < seqlen_q ? key + end : seqlen_q;
-  }
-
-  /// The first row that sees the last key, as if there were rows enough. The last key that row r
-  /// sees is seqlen_k - 1 - max(0, this - r), where it sees any.
-  MXFA_HOST_DEVICE static constexpr std::int32_t row_of_last_key(const attention::Mask& mask,
-                                                                 std::int32_t seqlen_q,
-                                                                 std::int32_t seqlen_k) {
-    return of(mask, seqlen_q, seqlen_k, seqlen_k - 1).first_row(0);
   }
 
  private:

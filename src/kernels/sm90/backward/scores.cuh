@@ -16,10 +16,14 @@ using Payload = std::uint32_t[kTileM / 8];
 /// Which of a thread's entries are seen: bit 16 h + 4 t + k of the k-th of keys h and queries 16 t
 /// on.
 using Seen = std::uint32_t;
-template <bool kMasked>
-__device__ inline void hide(Seen seen, int t, int i, float& value) {
-  const int h = (i >> 1) & 1, k = 2 * (i >> 2) + (i & 1);
-  if (kMasked && (seen >> (16 * h + 4 * t + k) & 1) == 0) value = 0.0f;
+/// What is not seen becomes 0, from step kEarly on the logarithm of 0.
+template <int kEarly>
+__device__ inline void hide(Seen seen, Fragment& x) {
+#pragma unroll
+  for (int i = 0; i < kTileM / 2; ++i) {
+    const int h = (i >> 1) & 1, k = 2 * (i >> 2) + (i & 1);
+    if ((seen >> (16 * h + k) & 1) == 0) x[i] = i / 8 < kEarly ? 0.0f : -INFINITY;
+  }
 }
 /// Of 16 queries, 8 j and 8 j + 1 each, those before `end`: as bits.
 __device__ inline Seen queries_before(int end) {
@@ -53,14 +57,9 @@ __device__ inline void add_biases(const RowValues& biases, const GroupFactors& f
 }
 
 /// P' = 2^x in place of x, of 16 queries from 16 t on.
-template <bool kMasked>
-__device__ inline void exponentiate(int t, Seen seen, Fragment& x) {
+__device__ inline void exponentiate(int t, Fragment& x) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    float& value = x[8 * t + i];
-    value = ptx::exp2_approx(value);
-    hide<kMasked>(seen, t, i, value);
-  }
+  for (int i = 0; i < 8; ++i) x[8 * t + i] = ptx::exp2_approx(x[8 * t + i]);
 }
 /// Of 16 queries from 16 t on, a thread's part of the payload of x.
 __device__ inline void encode_tokens(const Fragment& x, int t, Payload& codes) {
@@ -87,8 +86,8 @@ struct GroupAmax {
 
 /// y = P' * (dp * factor - delta * scale) in place of dp, and the payload of P'. The payload comes
 /// here, where registers of P' become free. `p`: from step kEarly on its logarithm.
-template <bool kMasked, int kEarly>
-__device__ inline void differentiate(const DsTerms& terms, Seen seen, Fragment& p, Payload& codes,
+template <int kEarly>
+__device__ inline void differentiate(const DsTerms& terms, Fragment& p, Payload& codes,
                                      Fragment& dp, GroupAmax& amax) {
   float4 next = terms.first;
 #pragma unroll
@@ -97,14 +96,13 @@ __device__ inline void differentiate(const DsTerms& terms, Seen seen, Fragment& 
                             next.w * terms.scale};
     if (t + 1 < kTileM / 16) next = ptx::load_shared_f32x4(terms.minus_deltas + 16 * (t + 1));
     if (t % 2 == 0) amax.of[t / 2] = 0.0f;
-    if (t + kEarly < kTileM / 16) exponentiate<kMasked>(t + kEarly, seen, p);
+    if (t + kEarly < kTileM / 16) exponentiate(t + kEarly, p);
     encode_tokens(p, t, codes);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int column = 2 * (i >> 2) + (i & 1);
       float& value = dp[8 * t + i];
       value = p[8 * t + i] * fmaf(value, terms.factor[t / 2], delta[column]);
-      hide<kMasked>(seen, t, i, value);
       amax.of[t / 2] = fmaxf(amax.of[t / 2], fabsf(value));
     }
   }

@@ -51,11 +51,10 @@ struct TokenAmax {
   __device__ float largest() const { return dk; }
 };
 
-/// As that of GroupAmax, all exponentials made before.
-template <bool kMasked, int kEarly>
-__device__ inline void differentiate(const TokenDsTerms& terms, Seen seen, const Fragment& p,
-                                     Payload& codes, Fragment& dp, TokenAmax& amax) {
-  static_assert(kEarly == kTileM / 16);
+/// As that of GroupAmax.
+template <int kEarly>
+__device__ inline void differentiate(const TokenDsTerms& terms, Fragment& p, Payload& codes,
+                                     Fragment& dp, TokenAmax& amax) {
   amax = {};
 #pragma unroll
   for (int t = 0; t < kTileM / 16; ++t) {
@@ -63,6 +62,7 @@ __device__ inline void differentiate(const TokenDsTerms& terms, Seen seen, const
     const float4 relative = ptx::load_shared_f32x4(terms.q_relative + 16 * t);
     const float delta[4] = {deltas.x, deltas.y, deltas.z, deltas.w};
     const float q[4] = {relative.x, relative.y, relative.z, relative.w};
+    if (t + kEarly < kTileM / 16) exponentiate(t + kEarly, p);
     encode_tokens(p, t, codes);
 #pragma unroll
     for (int column = 0; column < 4; ++column) {
@@ -71,7 +71,6 @@ __device__ inline void differentiate(const TokenDsTerms& terms, Seen seen, const
       for (int h = 0; h < 2; ++h) {
         float& value = dp[i + 2 * h];
         value = p[i + 2 * h] * fmaf(value, terms.factor[t / 2], delta[column] * terms.scale);
-        hide<kMasked>(seen, t, i % 8 + 2 * h, value);
       }
       const float larger = fmaxf(fabsf(dp[i]), fabsf(dp[i + 2]));
       amax.dk = fmaxf(amax.dk, larger * q[column]);
