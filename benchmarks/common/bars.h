@@ -17,8 +17,9 @@ struct TensorValues {
   const std::vector<double>& got;
   const std::vector<double>& by_recipe;
 };
-/// Its SQNR and verdict. Bar: `slack_db` below what the recipe reaches and, where there is a figure
-/// `listed_db`, also below that.
+/// Its SQNR and verdict. Bar: `slack_db` below what the recipe reaches on these operands. Where
+/// there is a figure `listed_db`, of other draws, `slack_db` below it is a fixed bar that counts as
+/// well unless the recipe itself misses it.
 io::SqnrRecord sqnr_bar(const std::string& tensor, const TensorValues& values,
                         std::optional<double> listed_db, double slack_db);
 

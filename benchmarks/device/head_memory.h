@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "io/json_records.h"
 #include "mx/bits.h"
 #include "mxfa/device.h"
+#include "mxfa/tensor.h"
 #include "reference/matrix.h"
 
 /// Tensors of one head on a device, in BF16.
@@ -37,6 +39,28 @@ inline DeviceMemory nan_memory(const Device& device, std::size_t size_bytes) {
   memory.upload(bytes.data(), size_bytes);
   return memory;
 }
+
+/// Rows of one head as a dense batch of one sequence or as a jagged one.
+class Sequence {
+ public:
+  Sequence(const Device& device, std::int64_t rows, bool jagged) : rows_(rows) {
+    if (!jagged) return;
+    const std::int32_t offsets[] = {0, static_cast<std::int32_t>(rows)};
+    offsets_.emplace(device, sizeof(offsets));
+    offsets_->upload(offsets, sizeof(offsets));
+  }
+  Tensor tensor(const DeviceMemory& memory, std::int64_t head_dim) const {
+    if (!offsets_) return {make_tensor(memory.data(), DType::kBF16, {1, rows_, 1, head_dim}), {}};
+    return {make_tensor(memory.data(), DType::kBF16, {rows_, 1, head_dim}), {}};
+  }
+  TensorView cu_seqlens() const {
+    return offsets_ ? make_tensor(offsets_->data(), DType::kI32, {2}) : TensorView{};
+  }
+
+ private:
+  std::int64_t rows_;
+  std::optional<DeviceMemory> offsets_;
+};
 
 /// The case of a record about one head, dense and without a mask.
 inline io::CaseRecord one_head(std::int64_t seqlen_q, std::int64_t seqlen_k,

@@ -36,35 +36,38 @@ struct Sample {
   HeadInputs inputs;
 };
 
+struct Call {
+  bool half_scores = false, jagged = false;
+};
+
 struct Result {
   std::vector<double> o;
   std::vector<double> lse;
 };
 
-/// The public call on one head.
-Result run_on(const Device& device, const Sample& sample, bool half_scores) {
+/// The public call on one head. As a jagged batch of one its keys are never divided among CTAs.
+Result run_on(const Device& device, const Sample& sample, const Call& call) {
   const std::int64_t dim = sample.inputs.q.cols;
   const DeviceMemory q = upload_bf16(device, sample.inputs.q),
                      k = upload_bf16(device, sample.inputs.k),
                      v = upload_bf16(device, sample.inputs.v);
   const DeviceMemory o = nan_memory(device, q.size_bytes()),
                      lse = nan_memory(device, sample.seqlen_q * sizeof(float));
-  const auto tensor = [&](const DeviceMemory& memory, std::int64_t rows) {
-    return Tensor{make_tensor(memory.data(), DType::kBF16, {1, rows, 1, dim}), {}};
-  };
+  const Sequence sequence_q(device, sample.seqlen_q, call.jagged);
+  const Sequence sequence_k(device, sample.seqlen_k, call.jagged);
   const attention::ForwardArgs args{
-      .q = tensor(q, sample.seqlen_q),
-      .k = tensor(k, sample.seqlen_k),
-      .v = tensor(v, sample.seqlen_k),
-      .cu_seqlens_q = {},
-      .cu_seqlens_k = {},
-      .o = tensor(o, sample.seqlen_q),
+      .q = sequence_q.tensor(q, dim),
+      .k = sequence_k.tensor(k, dim),
+      .v = sequence_k.tensor(v, dim),
+      .cu_seqlens_q = sequence_q.cu_seqlens(),
+      .cu_seqlens_k = sequence_k.cu_seqlens(),
+      .o = sequence_q.tensor(o, dim),
       .lse = make_tensor(lse.data(), DType::kF32, {1, sample.seqlen_q}),
       .row_max = {}};
   attention::Options options;
   options.device = &device;
   options.recipe = attention::native_recipe(device);
-  options.half_scores = half_scores;
+  options.half_scores = call.half_scores;
   options.softmax_scale = sample.inputs.softmax_scale;
   const DeviceMemory workspace(
       device, static_cast<std::size_t>(attention::forward_workspace_bytes(args, options)));
@@ -108,12 +111,14 @@ Wanted wanted_of(const Sample& sample, attention::Recipe own_recipe, bool half_s
           {{saved.o.data.begin(), saved.o.data.end()}, {saved.lse.begin(), saved.lse.end()}}};
 }
 
-io::Record record_of(const Sample& sample, bool half_scores, const Result& got, const Wanted& want,
+io::Record record_of(const Sample& sample, const Call& call, const Result& got, const Wanted& want,
                      double slack_db) {
+  const bool half_scores = call.half_scores;
   io::Record record;
   record.routine = "attention_forward_sqnr";
   record.impl = half_scores ? "mxfa mxfp8 (half scores)" : "mxfa mxfp8";
   record.shape = one_head(sample.seqlen_q, sample.seqlen_k, sample.inputs.q.cols);
+  record.shape.jagged = call.jagged;
   record.variant.qk = "mxfp8";
   record.variant.scores = half_scores ? "fp16" : "fp32";
   std::optional<double> listed;
@@ -145,7 +150,7 @@ std::vector<io::Record> sqnr_records(const Device& device, const SqnrOptions& op
       for (const bool half : options.half_scores) works.push_back({dataset, seqlen_k, half});
     }
   }
-  std::vector<io::Record> records(works.size());
+  std::vector<io::Record> records(2 * works.size());
   std::mutex device_mutex;
   core::parallel_for(std::ssize(works), [&](std::int64_t i) {
     const Work& work = works[static_cast<std::size_t>(i)];
@@ -158,9 +163,11 @@ std::vector<io::Record> sqnr_records(const Device& device, const SqnrOptions& op
     sample.inputs.dout = {};
     const Wanted want = wanted_of(sample, attention::native_recipe(device), work.half_scores);
     const std::lock_guard lock(device_mutex);
-    const Result got = run_on(device, sample, work.half_scores);
-    records[static_cast<std::size_t>(i)] =
-        record_of(sample, work.half_scores, got, want, options.slack_db);
+    for (const bool jagged : {false, true}) {
+      const Call call{work.half_scores, jagged};
+      records[static_cast<std::size_t>(2 * i + jagged)] =
+          record_of(sample, call, run_on(device, sample, call), want, options.slack_db);
+    }
     done();
   });
   return records;

@@ -17,12 +17,14 @@ struct SqnrOptions {
   double slack_db = 1;  ///< how far the bars of o lie below what they are taken from
 };
 
-/// A record for each of the datasets normal, diffuse, rmsnorm, sink and vbias
-/// (reference/datasets.h), number of keys and kind of scores. In its `sqnr`:
+/// Two records for each of the datasets normal, diffuse, rmsnorm, sink and vbias
+/// (reference/datasets.h), number of keys and kind of scores: of a dense call, so small that CTAs
+/// may divide its keys, and of a jagged one, in which a CTA walks all of them, as in a large call.
+/// In a record's `sqnr`:
 ///   o_kern  against attention in float64 on the dequantized operands. Bar: slack_db below what the
 ///           recipe reaches on the same operands (reference/recipe), and with 4096 keys and FP32
-///           scores also slack_db below the figure of docs/numerics.md
-///   o_f64   likewise on the BF16 inputs
+///           scores also slack_db below the figure of docs/numerics.md (sqnr_bar())
+///   o_f64   likewise on the BF16 inputs, without such a figure
 /// and in its further fields lse_recipe_relative (to the LSE of the recipe, which has the kernel's
 /// own S; bar 2e-5, kHalfScoresLse with half scores) and lse_f64_relative (against float64; bar
 /// twice what the recipe is off, and with half scores kHalfScoresLse more), each as

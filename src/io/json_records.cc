@@ -59,6 +59,9 @@ Json sqnr_json(const std::vector<SqnrRecord>& rows) {
                     {"db", number(row.db)},
                     {"threshold_db", number(row.threshold_db)},
                     {"verdict", row.verdict}});
+    if (!row.fixed_db) continue;
+    list.back()["fixed_db"] = number(*row.fixed_db);
+    list.back()["fixed_verdict"] = row.fixed_verdict;
   }
   return list;
 }

@@ -50,6 +50,10 @@ struct SqnrRecord {
   double db = 0;
   double threshold_db = 0;
   std::string verdict;  ///< "pass", "borderline" or "fail"
+  /// A bar that does not follow the operands, and "pass", "fail" or "missed by the recipe too",
+  /// which does not count in the verdict.
+  std::optional<double> fixed_db = std::nullopt;
+  std::string fixed_verdict = {};
 };
 
 struct Record {

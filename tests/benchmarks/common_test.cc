@@ -148,6 +148,18 @@ TEST(Bars, SqnrIsHeldToTheRecipeAndToTheListedFigure) {
   EXPECT_EQ(sqnr_bar("o", {want, got, by_recipe}, std::nullopt, 11).verdict, "pass");
   EXPECT_EQ(sqnr_bar("o", {want, got, by_recipe}, 22, 11).verdict, "fail");
   EXPECT_NEAR(sqnr_bar("o", {want, got, by_recipe}, 22, 11).threshold_db, 11, 1e-9);
+  EXPECT_EQ(sqnr_bar("o", {want, got, by_recipe}, 22, 11).fixed_verdict, "fail");
+  // The recipe has 20 dB and so misses a fixed bar of 21 itself: named, not asked.
+  const io::SqnrRecord missed = sqnr_bar("o", {want, got, by_recipe}, 32, 11);
+  EXPECT_EQ(missed.verdict, "pass");
+  EXPECT_EQ(*missed.fixed_db, 21);
+  EXPECT_EQ(missed.fixed_verdict, "missed by the recipe too");
+  EXPECT_EQ(sqnr_bar("o", {want, got, by_recipe}, 20, 11).fixed_verdict, "pass");
+  EXPECT_FALSE(sqnr_bar("o", {want, got, by_recipe}, std::nullopt, 11).fixed_db.has_value());
+  // No recipe excuses NaN.
+  const std::vector<double> nan{NAN, 0};
+  EXPECT_EQ(sqnr_bar("o", {want, nan, by_recipe}, 32, 11).verdict, "fail");
+  EXPECT_EQ(sqnr_bar("o", {want, got, nan}, 32, 11).verdict, "fail");
 }
 
 TEST(Accuracy, MeasuresAgainstAttentionInFloat64) {

@@ -45,6 +45,7 @@ struct ForwardCase {
   Scores scores = Scores::kF32;
   /// What half scores may cost O, dB: more where scores are large, for they keep 11 bits.
   double half_o_db = 0.25;
+  double sums_o_db = 0.0;  ///< what half sums of many keys may cost beside, dB
   Product product = Product::kGroupScales;
   std::optional<BlockShape> o_shape = {};  ///< O in MXFP8
   bool o_by_head = false;                  ///< dense O as [batch, heads, seqlen, head_dim]
@@ -56,10 +57,13 @@ struct ForwardCase {
   double spread = 0.0;       ///< groups of 32 tokens are scaled by 2^uniform(-spread, spread)
   bool q_has_spread = true;  ///< or only K and V
   std::optional<double> fill_q = {}, fill_k = {};  ///< all entries
-  std::int64_t slack_rows = 0;                     ///< of NaN, behind the last sequence
-  double softmax_scale = 0;                        ///< 0: 1 / sqrt(head_dim)
+  double v_mean = 0.0;                             ///< sigma of the columns' means of V
+  std::optional<double> sink = {};  ///< logit of every sequence's first key, whose V is 0
+  std::int64_t slack_rows = 0;      ///< of NaN, behind the last sequence
+  double softmax_scale = 0;         ///< 0: 1 / sqrt(head_dim)
   bool coarse = true;       ///< scales of K and V are, where prepare_operands() makes them so
   bool half_sums = true;    ///< what V says of its payload, where asked
+  bool workspace = true;    ///< whether the call gets one
   std::int64_t nan_v = -1;  ///< this token of every sequence is NaN in V, if there is one
   /// K and V of tokens from here on are others than without it, and Q where it has as many.
   std::int64_t other_from = std::numeric_limits<std::int64_t>::max();
@@ -127,6 +131,8 @@ class ForwardBatch {
       k_ = make_side(test.cu_seqlens_k, test.num_heads_kv, 2, test.sigma_k, test.fill_k);
     }
     v_ = make_side(k_.cu, test.num_heads_kv, 3, 1.0, {}, test.nan_v);
+    add_mean(test.v_mean);
+    if (test.sink) add_sink(*test.sink);
     change_from(test.other_from);
     for (Side* const side : {&q_, &k_, &v_}) {
       const bool tokens = test.product == Product::kTokenScales;
@@ -191,6 +197,28 @@ class ForwardBatch {
   Side make_side(std::vector<std::int32_t> cu, std::int64_t heads, std::uint64_t seed, double sigma,
                  std::optional<double> fill, std::int64_t nan_row = -1) const;
 
+  void add_mean(double sigma) {
+    Rng rng(4);
+    const std::int64_t width = v_.heads * v_.dim;
+    const std::vector<float> mean = rng.normal_values<float>(width, sigma);
+    for (std::int64_t i = 0; i < std::ssize(v_.values); ++i) {
+      v_.values[i] = mx::round_bf16(v_.values[i] + mean[i % width]);
+    }
+  }
+  /// In the first column, whose product is 0 but for the first keys.
+  void add_sink(double logit) {
+    constexpr float kQuery = 4.0f;
+    const float key = mx::round_bf16(static_cast<float>(logit / test_.scale()) / kQuery);
+    for (std::int64_t i = 0; i < std::ssize(q_.values); i += q_.dim) q_.values[i] = kQuery;
+    for (std::int64_t i = 0; i < std::ssize(k_.values); i += k_.dim) k_.values[i] = 0;
+    for (std::int64_t s = 0; s < k_.batch(); ++s) {
+      const std::int64_t width = k_.heads * k_.dim, first = k_.cu[s] * width;
+      for (std::int64_t i = first; i < first + width; ++i) {
+        k_.values[i] = i % k_.dim == 0 ? key : 0;
+        v_.values[i] = 0;
+      }
+    }
+  }
   void change_from(std::int64_t token) {
     for (Side* const side : {&k_, &v_}) {
       const std::int64_t width = side->heads * side->dim;
@@ -395,7 +423,7 @@ inline ForwardBatch::Results ForwardBatch::run() const {
                                   .lse = lse.as<float>(),
                                   .row_max = row_max.as<float>(),
                                   .lse_head_stride = rows_o(),
-                                  .workspace = workspace.as<void>()};
+                                  .workspace = test_.workspace ? workspace.as<void>() : nullptr};
   if (test_.product == Product::kBf16) {
     call.q_bf16 = {q_bf16.as<const std::uint16_t>(), heads * dim, dim};
     call.k_bf16 = {k_bf16.as<const std::uint16_t>(), k_.heads * dim, dim};

@@ -226,6 +226,20 @@ inline constexpr int kPartValues = Config::kHeadDim / 2 + 5;
 template <class Config>
 inline constexpr std::int64_t kPartBytes = std::int64_t{kPartValues<Config>} * 128 * 4;
 
+/// Half sums: so many of a tile's first key blocks are summed in half, then segment_blocks() at a
+/// time; kMostFolds segments at most are laid aside (folded_sums.cuh).
+inline constexpr int kFirstSegment = 32;
+inline constexpr int kMostFolds = 4;
+/// Of a tile of `blocks`, behind its first segment.
+MXFA_HOST_DEVICE constexpr int segment_blocks(int blocks) {
+  constexpr int kLeast = 64;
+  const int even = (blocks - kFirstSegment + kMostFolds - 1) / kMostFolds;
+  return even > kLeast ? even : kLeast;
+}
+/// What a warpgroup lays aside of a segment: O, bases and row sums, the anchor.
+template <class Config>
+inline constexpr std::int64_t kFoldedBytes = (Config::kHeadDim / 16 + 1) * 128 * 16 + 128 * 4;
+
 /// What is known of a tile's rows where every token has scales.
 template <class Config>
 struct RowNumbers {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/sm90/forward/epilogue.cuh"
+#include "kernels/sm90/forward/folded_sums.cuh"
 #include "kernels/sm90/forward/load.cuh"
 #include "kernels/sm90/forward/mma.cuh"
 #include "kernels/sm90/forward/split.cuh"
@@ -79,10 +80,11 @@ class Consumer {
         at(offsetof(Plan, q), buffer_ % Config::kQBuffers, sizeof(smem_.q[0])) +
             part_ * 64 * Config::kQkBytes,
         warp_, ptx::lane_now());
+    int folds = 0;  // segments laid aside
     pass_blocks(blocks.begin - tile.n_begin);
     if (blocks.begin < blocks.end) {
       if constexpr (Config::kHalfSums) {
-        run_blocks_in_half(tile, blocks, q, rows, sums);
+        folds = run_segments(tile, blocks, q, rows, sums);
       } else {
         run_blocks(tile, blocks, q, rows, sums);
       }
@@ -93,7 +95,7 @@ class Consumer {
     if constexpr (Config::kTokenScales) {
       if (params_.row_max != nullptr) Rows::finish(smem_.rows[buffer_], first_row(), rows);
     }
-    finish_tile(tile, rows, sums);
+    finish_tile(tile, rows, sums, folds);
     give_back_q(at(offsetof(Plan, q_empty), buffer_, 8));
     if (++buffer_ == Config::kTileBuffers) {
       buffer_ = 0;
@@ -101,12 +103,14 @@ class Consumer {
     }
   }
 
-  __device__ void finish_tile(const TileRecord& tile, typename Rows::State& rows, Sums& sums) {
+  __device__ void finish_tile(const TileRecord& tile, typename Rows::State& rows, Sums& sums,
+                              int folds) {
     if (tile.m_block * Config::kTileM + 64 * part_ >= tile.seqlen_q) return;  // no rows
     if constexpr (Config::kHalfSums) {
       float o[Config::kHeadDim / 2];
       widen_sums(sums, o);
-      if (rows.anchor != kNoAnchor) rows.anchor += half_sums_exponent(tile.n_end - tile.n_begin);
+      folded_sums().add(folds, rows, o);
+      if (rows.anchor != kNoAnchor) rows.anchor += sums_exponent(tile);
       store_tile(tile, rows, o);
     } else {
       store_tile(tile, rows, sums);
@@ -183,11 +187,34 @@ class Consumer {
     }
   }
 
-  /// With half sums.
-  __device__ void run_blocks_in_half(const TileRecord& tile, const BlockRange& blocks,
+  /// With half sums: log2 of what P V of a block is divided by.
+  __device__ static int sums_exponent(const TileRecord& tile) {
+    return half_sums_exponent(tile.n_end - tile.n_begin);
+  }
+  __device__ FoldedSums<Config> folded_sums() const {
+    return {params_, part_, ptx::thread_now() % 128};
+  }
+  /// With half sums: a segment at a time. How many of them were laid aside.
+  __device__ int run_segments(const TileRecord& tile, BlockRange blocks, const QOperand<Config>& q,
+                              typename Rows::State& rows, Sums& sums) {
+    int folds = 0;
+    for (bool first = true;; first = false) {
+      const int count = end_of_blocks() - smem_.blocks[buffer_][part_].begin;
+      const int length = first ? kFirstSegment : segment_blocks(count);
+      const int end = min(blocks.begin + length, blocks.end);
+      run_blocks_in_half(tile, blocks, end, q, rows, sums);
+      if (end == end_of_blocks()) return folds;
+      if (FoldedSums<Config>::matters(rows, sums, sums_exponent(tile))) {
+        folded_sums().lay_aside(folds++, rows, sums);
+      }
+      blocks.begin = end;
+    }
+  }
+  /// Those before `end`.
+  __device__ void run_blocks_in_half(const TileRecord& tile, const BlockRange& blocks, int end,
                                      const QOperand<Config>& q, typename Rows::State& rows,
                                      Sums& sums) {
-    const float unit = power_of_two(-half_sums_exponent(tile.n_end - tile.n_begin));
+    const float unit = power_of_two(-sums_exponent(tile));
     const std::uint32_t units =
         static_cast<std::uint32_t>(uniform(static_cast<int>(ptx::half2_pack(unit, unit))));
     typename Rows::Fragment s;
@@ -195,7 +222,7 @@ class Consumer {
     multiply_keys(q, s, stage_);
     for (int n_block = blocks.begin;; ++n_block) {
       bool ready = Config::kScoresAhead && next_is_ready();
-      const bool last = n_block + 1 == end_of_blocks();
+      const bool last = n_block + 1 == end;
       std::uint32_t p[Config::kTileN / 8];
       const Rescale rescale = weigh(tile, n_block, blocks, rows, s, p, sums);
       Fresh fresh;
@@ -213,7 +240,7 @@ class Consumer {
         promote(fresh, units, sums);
         continue;
       }
-      if (last) release_q();
+      if (last && end == end_of_blocks()) release_q();
       ptx::wgmma_fence();
       issue_values<Config>(fresh, p, v);
       if (!Config::kScoresAhead) ready = next_is_ready();

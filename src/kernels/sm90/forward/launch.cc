@@ -29,9 +29,24 @@ std::int64_t arrivals_bytes(std::int64_t ctas) {
   return mx::ceil_div(ctas * Wide::kConsumers * 4, 256) * 256;
 }
 
+/// Of a workspace: what comes before folded sums, the plan of a jagged call or what a divided round
+/// needs.
+std::int64_t folded_offset(const driver::Device& device, std::int32_t batch) {
+  const std::int64_t plan =
+      device::jagged_work_elems(batch) * static_cast<std::int64_t>(sizeof(std::int32_t));
+  const std::int64_t ctas = device.multiprocessors();
+  const std::int64_t most =
+      std::max(plan, arrivals_bytes(ctas) + 2 * ctas * Wide::kConsumers * kPartBytes<Wide>);
+  return mx::ceil_div(most, std::int64_t{256}) * 256;
+}
+
 bool leak_free(const ForwardCall& call) { return call.v.block_shape == BlockShape::k1xD; }
 bool bf16_product(const ForwardCall& call) {
   return call.q_bf16.data != nullptr || call.k_bf16.data != nullptr;
+}
+/// All kinds but FP32 scores of payload in 32xD blocks.
+bool half_sums(const ForwardCall& call) {
+  return call.scores == Scores::kF16 || leak_free(call) || bf16_product(call);
 }
 /// What the host must know of a kernel.
 struct Kernel {
@@ -141,9 +156,8 @@ void check_scores(const ForwardCall& call) {
            later("at least {} and {}, where scores are half", device::kLoweredQ, device::kLoweredK),
            later("{}, {}", call.q.lowered, call.k.lowered));
   }
-  expect(
-      call.v.half_sums || (call.scores == Scores::kF32 && !leak_free(call) && !bf16_product(call)),
-      "v.half_sums", "true but with FP32 scores of payload in 32xD blocks", "false");
+  expect(call.v.half_sums || !half_sums(call), "v.half_sums",
+         "true but with FP32 scores of payload in 32xD blocks", "false");
   expect(std::isfinite(call.softmax_scale) && call.softmax_scale > 0, "softmax_scale",
          "a finite number above 0", later("{}", call.softmax_scale));
 }
@@ -199,7 +213,7 @@ void plan_jagged(const device::Queue& queue, const ForwardCall& call, ForwardPar
                            .k = call.k.offsets,
                            .broadcast_q = call.broadcast_q,
                            .workspace = call.workspace,
-                           .workspace_bytes = forward_workspace_bytes(queue.device, params.batch),
+                           .workspace_bytes = folded_offset(queue.device, params.batch),
                            .phase = call.phase});
   params.seqlens = work.seqlens;
   params.counter = work.counter;
@@ -289,13 +303,21 @@ unsigned plan_dense(const device::Queue& queue, const ForwardCall& call, std::in
   return static_cast<unsigned>(ctas);
 }
 
+/// Where tiles may have more key blocks than are summed in half.
+void place_folded_sums(const device::Queue& queue, const ForwardCall& call, ForwardParams& params) {
+  constexpr std::int64_t kKeys = std::int64_t{kFirstSegment} * Wide::kTileN;
+  const bool few = params.seqlen_k >= 0 && params.seqlen_k <= kKeys;
+  if (few || !half_sums(call)) return;
+  check_address(call.workspace, 16, "workspace");
+  params.folded =
+      static_cast<std::byte*>(call.workspace) + folded_offset(queue.device, params.batch);
+}
+
 }  // namespace
 
 std::int64_t forward_workspace_bytes(const driver::Device& device, std::int32_t batch) {
-  const std::int64_t plan =
-      device::jagged_work_elems(batch) * static_cast<std::int64_t>(sizeof(std::int32_t));
-  const std::int64_t ctas = device.multiprocessors();
-  return std::max(plan, arrivals_bytes(ctas) + 2 * ctas * Wide::kConsumers * kPartBytes<Wide>);
+  return folded_offset(device, batch) +
+         device.multiprocessors() * Wide::kConsumers * kMostFolds * kFoldedBytes<Wide>;
 }
 
 void attention_forward(const device::Queue& queue, const ForwardCall& call) {
@@ -325,6 +347,7 @@ void attention_forward(const device::Queue& queue, const ForwardCall& call) {
         static_cast<unsigned>(std::min<std::int64_t>(queue.device.multiprocessors(), tiles));
   }
   if (call.phase == device::Phase::kPlan) return;
+  place_folded_sums(queue, call, params);
   const Kernel kernel = kernel_of(call);
   shape.block[0] = kernel.threads;
   shape.dynamic_smem_bytes = kernel.smem_bytes;

@@ -47,15 +47,17 @@ struct ForwardCall {
   float* row_max = nullptr;  ///< out, may be null: largest visible score in log2 units
   std::int64_t lse_head_stride = 0;
 
-  /// forward_workspace_bytes() of memory, 16-byte aligned. Needed by jagged batches; without it the
-  /// last round of dense ones is not divided among the multiprocessors. What Phase::kPlan leaves
-  /// there serves calls of Phase::kAttend of the same shapes.
+  /// forward_workspace_bytes() of memory, 16-byte aligned. Needed by jagged batches, and with more
+  /// than 4096 keys where P V is summed in half (all but FP32 scores of 32xD blocks); without it
+  /// the last round of dense ones is not divided among the multiprocessors. What Phase::kPlan
+  /// leaves there serves calls of Phase::kAttend of the same shapes, one at a time.
   void* workspace = nullptr;
   device::Phase phase = device::Phase::kAll;
   device::ClearBehindParams behind = {};  ///< rows that no sequence has
 };
 
-/// From shapes alone; 26 MB at most beside 8 bytes a sequence.
+/// From shapes alone. With 132 multiprocessors 37 MB for parts of divided tiles, or 8 bytes a
+/// sequence if that is more, and 40 MB for segments of half sums.
 std::int64_t forward_workspace_bytes(const driver::Device& device, std::int32_t batch);
 
 /// Throws Error(kInvalidArgument) that names the field, what was expected and what came, and

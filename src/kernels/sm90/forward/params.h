@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "attention/split_tail.h"
@@ -48,6 +49,8 @@ struct ForwardParams {
   attention::SplitTail tail = {};
   unsigned* arrivals = nullptr;
   float* partials = nullptr;
+  /// Half sums: kMostFolds * kFoldedBytes of each warpgroup of each CTA. Null: no tile needs it.
+  std::byte* folded = nullptr;
   std::int32_t batch = 0;
   std::int64_t seqlen_q = 0;  ///< dense
   std::int64_t seqlen_k = 0;
