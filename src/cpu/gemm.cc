@@ -104,6 +104,7 @@ void gemm(const MatrixOperand& a, const MatrixOperand& b, const TensorView& c, f
                core::later("shape [{}, {}]", size.m, size.n), c);
   core::expect(c.dtype == DType::kF32 || (c.dtype == DType::kBF16 && !accumulate), "c",
                accumulate ? "f32" : "f32 or bf16", c);
+  if (size.m == 0 || size.n == 0) return;
   const float scale = folded(alpha, left.anchor() + right.anchor());
   if (size.k > kLongDepth) {
     SplitProduct(left, right, size).run([&](std::int64_t row, const float* sums) {

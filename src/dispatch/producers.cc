@@ -242,6 +242,7 @@ void project(const ProjectionArgs& args, Backend backend) {
   tensors.input(args.cu_seqlens, "cu_seqlens");
   tensors.output(args.y, "y");
   tensors.check();
+  if (w.rows() == 0) return;  // no head
   cpu::GemmQuantizeOutputs outputs;
   (y.dtype == DType::kE4M3 ? outputs.payload : outputs.bf16) = y;
   outputs.scales = args.y.scales;

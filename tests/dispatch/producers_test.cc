@@ -134,6 +134,27 @@ TEST(Producers, ProjectionEqualsProductThenQuantize) {
   for (std::size_t i = 0; i < y.size(); ++i) ASSERT_EQ(bf16[i], mx::encode_bf16(y[i]));
 }
 
+/// Results without rows, columns or heads, and sums of nothing.
+TEST(Producers, NothingToMultiply) {
+  std::vector<float> values(61 * 74, 1.0f), c(61 * 61, -1.0f);
+  const auto matrix = [&](std::int64_t rows, std::int64_t cols) {
+    return Matrix{.tensor = {make_tensor(values.data(), DType::kF32, {rows, cols}), {}}};
+  };
+  const auto run = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    gemm(matrix(m, k), matrix(k, n), make_tensor(c.data(), DType::kF32, {m, n}));
+  };
+  run(61, 0, 74);
+  run(0, 61, 74);
+  run(0, 0, 9000);
+  EXPECT_EQ(c[0], -1.0f);
+  run(61, 61, 0);
+  EXPECT_EQ(c, std::vector<float>(61 * 61, 0.0f));
+  producers::project({.x = matrix(61, 74),
+                      .w = matrix(0, 74),
+                      .y = {make_tensor(c.data(), DType::kBF16, {61, 0, 64}), {}}});
+  EXPECT_EQ(c[0], 0.0f);
+}
+
 std::string message_of(const std::function<void()>& body) {
   try {
     body();
