@@ -312,7 +312,7 @@ struct SmemPlan {
   /// Of each consumer's dS for dQ.
   std::int32_t ds_exponent[Config::kAmaxBuffers][Config::kConsumers];
   std::uint64_t place_full[Config::kKeyBuffers];   ///< the producer of keys
-  std::uint64_t place_empty[Config::kKeyBuffers];  ///< that of rows
+  std::uint64_t place_empty[Config::kKeyBuffers];  ///< that of rows, every lane
   std::uint64_t key_full[Config::kKeyBuffers];     ///< producer's lanes + bytes: K, its record
   std::uint64_t key_empty[Config::kKeyBuffers];    ///< consumer threads; dQ's, who read the record
   std::uint64_t v_full[Config::kKeyBuffers];       ///< producer + bytes

@@ -24,7 +24,7 @@ __device__ inline void backward(const BackwardParams& params) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < Config::kKeyBuffers; ++i) {
       cuda::ptx::mbarrier_init(&smem.place_full[i], 1);
-      cuda::ptx::mbarrier_init(&smem.place_empty[i], 1);
+      cuda::ptx::mbarrier_init(&smem.place_empty[i], 32);
       cuda::ptx::mbarrier_init(&smem.key_full[i], 32);
       cuda::ptx::mbarrier_init(&smem.key_empty[i],
                                kConsumerThreads + (Config::kTellsExponents ? 0 : kDqThreads));

@@ -31,10 +31,8 @@ class RowProducer {
       if (place.head < 0) break;
       load_rows(place);
       keys = place.number;  // not kept meanwhile
-      __syncwarp();
-      if (leads()) {
-        ptx::mbarrier_arrive(shared_address(&smem_.place_empty[keys % Config::kKeyBuffers]));
-      }
+      // By every lane, as each has read it: racecheck does not follow one that arrives for all.
+      ptx::mbarrier_arrive(shared_address(&smem_.place_empty[keys % Config::kKeyBuffers]));
       ++keys;
     }
     wait_for_stage();
