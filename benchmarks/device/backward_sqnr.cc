@@ -16,7 +16,7 @@
 #include "device/operands.h"
 #include "io/json_records.h"
 #include "mx/bits.h"
-#include "mx/lower.h"
+#include "mx/half_sums.h"
 #include "mxfa/attention.h"
 #include "mxfa/device.h"
 #include "mxfa/error.h"
@@ -157,23 +157,15 @@ Gradients gradients_of(const Result& result) {
 struct Wanted {
   Gradients kern, f64, recipe;
 };
-/// As half scores want it.
-void lower(const Matrix<float>& values, int binades, recipe::Operand& operand, bool coarse = false,
-           float half_sums = 0) {
-  const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
-  auto matrix = mx::lowered(std::move(operand.along_d), view, binades, coarse);
-  if (half_sums > 0) matrix = mx::for_half_sums(std::move(matrix), view, half_sums, coarse);
-  operand.along_d = operand.along_tokens = std::move(matrix);
-}
 Wanted wanted_of(const HeadInputs& inputs, bool half_scores) {
   recipe::RecipeConfig config = recipe::RecipeConfig::hopper();
   config.dq_out = config.dkv_out = recipe::OutputFormat::kBf16;
   recipe::Operands operands = recipe::quantize_operands(inputs, config);
   if (half_scores) {
-    lower(inputs.q, device::kLoweredQ, operands.q, false, mx::kHalfSumsQ);
-    lower(inputs.k, device::kLoweredK, operands.k, true, mx::kHalfSumsK);
-    lower(inputs.v, device::kLoweredV, operands.v);
-    lower(inputs.dout, device::kLoweredDout, operands.dout, false, mx::kHalfSumsDout);
+    recipe::requantize(inputs.q, device::kLoweredQ, operands.q, false, mx::kHalfSumsQ);
+    recipe::requantize(inputs.k, device::kLoweredK, operands.k, true, mx::kHalfSumsK);
+    recipe::requantize(inputs.v, device::kLoweredV, operands.v);
+    recipe::requantize(inputs.dout, device::kLoweredDout, operands.dout, false, mx::kHalfSumsDout);
   }
   const recipe::HeadProblem problem{inputs.mask, inputs.softmax_scale};
   const HeadInputs kern = recipe::kern_inputs(operands, problem, config);

@@ -10,7 +10,7 @@
 #include "device/head_memory.h"
 #include "device/operands.h"
 #include "dispatch/gpu/device_state.h"
-#include "mx/lower.h"
+#include "mx/half_sums.h"
 #include "mxfa/attention.h"
 #include "reference/datasets.h"
 #include "reference/recipe/recipe.h"
@@ -89,17 +89,10 @@ Wanted wanted_of(const Sample& sample, attention::Recipe own_recipe, bool half_s
   config.o_out = recipe::OutputFormat::kBf16;
   recipe::Operands operands = recipe::quantize_operands(sample.inputs, config);
   if (half_scores) {
-    const auto lower = [](recipe::Operand& operand, const Matrix<float>& values, int binades,
-                          bool coarse, float half_sums) {
-      const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
-      operand.along_d = mx::lowered(operand.along_d, view, binades, coarse);
-      if (half_sums > 0)
-        operand.along_d = mx::for_half_sums(operand.along_d, view, half_sums, coarse);
-      operand.along_tokens = operand.along_d;
-    };
-    lower(operands.q, sample.inputs.q, device::kLoweredQ, false, mx::kHalfSumsQ);
-    lower(operands.k, sample.inputs.k, device::kLoweredK, true, mx::kHalfSumsK);
-    lower(operands.v, sample.inputs.v, 0, false, mx::kHalfSumsV);
+    const HeadInputs& in = sample.inputs;
+    recipe::requantize(in.q, device::kLoweredQ, operands.q, false, mx::kHalfSumsQ);
+    recipe::requantize(in.k, device::kLoweredK, operands.k, true, mx::kHalfSumsK);
+    recipe::requantize(in.v, 0, operands.v, false, mx::kHalfSumsV);
   }
   const recipe::HeadProblem problem{sample.inputs.mask, sample.inputs.softmax_scale};
   const auto result_of = [](const reference::ForwardResult& forward) {

@@ -23,12 +23,16 @@ struct KeyRange {
   friend constexpr bool operator==(const KeyRange&, const KeyRange&) = default;
 };
 
-/// The keys that query `row` of one sequence sees. Causal and window count from the diagonal
-/// `row` (top left) or `row + seqlen_k - seqlen_q` (bottom right).
+/// Causal and window count from the diagonal: key `row + diagonal_shift` of query `row`.
+MXFA_HOST_DEVICE constexpr std::int64_t diagonal_shift(const Mask& mask, std::int64_t seqlen_q,
+                                                       std::int64_t seqlen_k) {
+  return mask.alignment == CausalAlignment::kBottomRight ? seqlen_k - seqlen_q : 0;
+}
+
+/// The keys that query `row` of one sequence sees.
 MXFA_HOST_DEVICE constexpr KeyRange visible_keys(const Mask& mask, std::int64_t seqlen_q,
                                                  std::int64_t seqlen_k, std::int64_t row) {
-  const std::int64_t diagonal =
-      mask.alignment == CausalAlignment::kBottomRight ? row + seqlen_k - seqlen_q : row;
+  const std::int64_t diagonal = row + diagonal_shift(mask, seqlen_q, seqlen_k);
   std::int64_t begin = 0;
   std::int64_t end = seqlen_k;
   if (mask.window_left >= 0 && diagonal - mask.window_left > begin) {
@@ -66,8 +70,7 @@ MXFA_HOST_DEVICE constexpr KeyRange visible_span(const Mask& mask, std::int64_t 
   if (row_begin < 0) row_begin = 0;
   if (row_end > seqlen_q) row_end = seqlen_q;
   if (row_begin >= row_end) return {0, 0};
-  const std::int64_t shift =
-      mask.alignment == CausalAlignment::kBottomRight ? seqlen_k - seqlen_q : 0;
+  const std::int64_t shift = diagonal_shift(mask, seqlen_q, seqlen_k);
   const std::int64_t last_diagonal = row_end - 1 + shift;
   std::int64_t begin = 0;
   std::int64_t end = seqlen_k;
@@ -89,8 +92,7 @@ MXFA_HOST_DEVICE constexpr KeyRange seeing_rows(const Mask& mask, std::int64_t s
   if (col_begin < 0) col_begin = 0;
   if (col_end > seqlen_k) col_end = seqlen_k;
   if (col_begin >= col_end) return {0, 0};
-  const std::int64_t shift =
-      mask.alignment == CausalAlignment::kBottomRight ? seqlen_k - seqlen_q : 0;
+  const std::int64_t shift = diagonal_shift(mask, seqlen_q, seqlen_k);
   std::int64_t begin = 0;
   std::int64_t end = seqlen_q;
   if (mask.causal && col_begin - shift > begin) begin = col_begin - shift;

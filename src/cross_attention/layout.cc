@@ -13,7 +13,7 @@ namespace {
 
 using Dims = std::initializer_list<std::int64_t>;
 
-void check_view(const TensorView& given, const TensorView& expected, const std::string& name) {
+void check_part(const TensorView& given, const TensorView& expected, const std::string& name) {
   const auto text = [](const TensorView& view) {
     return view.rank == 0 ? std::string("none") : core::text(view);
   };
@@ -22,9 +22,35 @@ void check_view(const TensorView& given, const TensorView& expected, const std::
   if (!same) core::expect(false, name, text(expected), text(given));
   if (expected.rank > 0) dispatch::check_output(given, name);
 }
-void check_tensor(const Tensor& given, const Tensor& expected, const std::string& name) {
-  check_view(given.values, expected.values, name);
-  check_view(given.scales, expected.scales, name + ".scales");
+void check_part(const Tensor& given, const Tensor& expected, const std::string& name) {
+  check_part(given.values, expected.values, name);
+  check_part(given.scales, expected.scales, name + ".scales");
+}
+
+/// Calls visit(pointer to member, name) for each tensor.
+template <class Visit>
+void visit_activations(Visit visit) {
+  visit(&Activations::seed_norm, "activations.seed_norm");
+  visit(&Activations::kv_norm, "activations.kv_norm");
+  visit(&Activations::q, "activations.q");
+  visit(&Activations::k, "activations.k");
+  visit(&Activations::v, "activations.v");
+  visit(&Activations::o, "activations.o");
+  visit(&Activations::seed_rstd, "activations.seed_rstd");
+  visit(&Activations::kv_rstd, "activations.kv_rstd");
+  visit(&Activations::lse, "activations.lse");
+  visit(&Activations::row_max, "activations.row_max");
+}
+template <class Visit>
+void visit_intermediates(Visit visit) {
+  visit(&Intermediates::dout, "intermediates.dout");
+  visit(&Intermediates::delta, "intermediates.delta");
+  visit(&Intermediates::dq_seq, "intermediates.dq_seq");
+  visit(&Intermediates::dq, "intermediates.dq");
+  visit(&Intermediates::dk, "intermediates.dk");
+  visit(&Intermediates::dv, "intermediates.dv");
+  visit(&Intermediates::dseed_norm, "intermediates.dseed_norm");
+  visit(&Intermediates::dkv_norm, "intermediates.dkv_norm");
 }
 
 }  // namespace
@@ -118,29 +144,15 @@ Tensor Layout::dy_operand(const TensorView& dy) const {
 void check_activations(const Activations& given, const Shape& shape, const Options& options) {
   core::Arena counter;
   const Activations expected = Layout(shape, options, counter).activations();
-  check_tensor(given.seed_norm, expected.seed_norm, "activations.seed_norm");
-  check_tensor(given.kv_norm, expected.kv_norm, "activations.kv_norm");
-  check_tensor(given.q, expected.q, "activations.q");
-  check_tensor(given.k, expected.k, "activations.k");
-  check_tensor(given.v, expected.v, "activations.v");
-  check_tensor(given.o, expected.o, "activations.o");
-  check_view(given.seed_rstd, expected.seed_rstd, "activations.seed_rstd");
-  check_view(given.kv_rstd, expected.kv_rstd, "activations.kv_rstd");
-  check_view(given.lse, expected.lse, "activations.lse");
-  check_view(given.row_max, expected.row_max, "activations.row_max");
+  visit_activations(
+      [&](auto member, const char* name) { check_part(given.*member, expected.*member, name); });
 }
 
 void check_intermediates(const Intermediates& given, const Shape& shape, const Options& options) {
   core::Arena counter;
   const Intermediates expected = Layout(shape, options, counter).intermediates();
-  check_tensor(given.dout, expected.dout, "intermediates.dout");
-  check_view(given.delta, expected.delta, "intermediates.delta");
-  check_view(given.dq_seq, expected.dq_seq, "intermediates.dq_seq");
-  check_tensor(given.dq, expected.dq, "intermediates.dq");
-  check_tensor(given.dk, expected.dk, "intermediates.dk");
-  check_tensor(given.dv, expected.dv, "intermediates.dv");
-  check_view(given.dseed_norm, expected.dseed_norm, "intermediates.dseed_norm");
-  check_view(given.dkv_norm, expected.dkv_norm, "intermediates.dkv_norm");
+  visit_intermediates(
+      [&](auto member, const char* name) { check_part(given.*member, expected.*member, name); });
 }
 
 void add_inputs(dispatch::Overlaps& tensors, const Inputs& inputs) {
@@ -156,23 +168,13 @@ void add_inputs(dispatch::Overlaps& tensors, const Inputs& inputs) {
 }
 
 void add_activations(dispatch::Overlaps& tensors, const Activations& activations, bool output) {
-  const auto add = [&](const auto& tensor, std::string_view name) {
+  visit_activations([&](auto member, const char* name) {
     if (output) {
-      tensors.output(tensor, name);
+      tensors.output(activations.*member, name);
     } else {
-      tensors.input(tensor, name);
+      tensors.input(activations.*member, name);
     }
-  };
-  add(activations.seed_norm, "activations.seed_norm");
-  add(activations.kv_norm, "activations.kv_norm");
-  add(activations.q, "activations.q");
-  add(activations.k, "activations.k");
-  add(activations.v, "activations.v");
-  add(activations.o, "activations.o");
-  add(activations.seed_rstd, "activations.seed_rstd");
-  add(activations.kv_rstd, "activations.kv_rstd");
-  add(activations.lse, "activations.lse");
-  add(activations.row_max, "activations.row_max");
+  });
 }
 
 void add_gradients(dispatch::Overlaps& tensors, const Gradients& gradients) {
@@ -187,14 +189,8 @@ void add_gradients(dispatch::Overlaps& tensors, const Gradients& gradients) {
 }
 
 void add_intermediates(dispatch::Overlaps& tensors, const Intermediates& intermediates) {
-  tensors.output(intermediates.dout, "intermediates.dout");
-  tensors.output(intermediates.delta, "intermediates.delta");
-  tensors.output(intermediates.dq_seq, "intermediates.dq_seq");
-  tensors.output(intermediates.dq, "intermediates.dq");
-  tensors.output(intermediates.dk, "intermediates.dk");
-  tensors.output(intermediates.dv, "intermediates.dv");
-  tensors.output(intermediates.dseed_norm, "intermediates.dseed_norm");
-  tensors.output(intermediates.dkv_norm, "intermediates.dkv_norm");
+  visit_intermediates(
+      [&](auto member, const char* name) { tensors.output(intermediates.*member, name); });
 }
 
 producers::Matrix seed_rows(const Tensor& tensor) { return {.tensor = tensor}; }

@@ -113,18 +113,15 @@ std::optional<bool> share_memory(const TensorView& a, const TensorView& b) {
 void Overlaps::add(const TensorView& tensor, std::string_view name, std::string_view suffix,
                    bool output) {
   if (tensor.rank == 0) return;
-  const auto size = static_cast<std::int64_t>(dtype_size(tensor.dtype));
-  Entry entry{
-      .tensor = &tensor, .name = name, .suffix = suffix, .output = output, .begin = 0, .end = size};
-  const auto address = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(tensor.data));
-  for (int i = 0; i < tensor.rank; ++i) {
-    if (tensor.shape[i] == 0) return;
-    const std::int64_t reach = (tensor.shape[i] - 1) * tensor.strides[i] * size;
-    (reach < 0 ? entry.begin : entry.end) += reach;
-  }
-  entry.begin += address;
-  entry.end += address;
-  entries_.push_back(entry);
+  const auto dims = tensor.dims();
+  if (std::ranges::count(dims, 0) > 0) return;
+  const Runs runs = runs_of(tensor);
+  entries_.push_back({.tensor = &tensor,
+                      .name = name,
+                      .suffix = suffix,
+                      .output = output,
+                      .begin = runs.begin,
+                      .end = runs.begin + runs.span()});
 }
 void Overlaps::input(const TensorView& tensor, std::string_view name) {
   add(tensor, name, "", false);

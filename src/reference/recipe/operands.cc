@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "mx/bits.h"
 #include "mx/block.h"
+#include "mx/lower.h"
 #include "reference/recipe/panels.h"
 
 namespace mxfa::reference::recipe {
@@ -153,6 +154,14 @@ HeadInputs kern_inputs(const Operands& operands, const HeadProblem& problem,
   inputs.v = kern_values(operands.v.along_tokens, operands.v, bf16);
   inputs.dout = kern_values(operands.dout.along_d, operands.dout, bf16);
   return inputs;
+}
+
+void requantize(const Matrix<float>& values, int binades, Operand& operand, bool coarse,
+                float half_sums) {
+  const mx::FloatView view = mx::row_major(values.data.data(), values.rows, values.cols);
+  auto matrix = mx::lowered(std::move(operand.along_d), view, binades, coarse);
+  if (half_sums > 0) matrix = mx::for_half_sums(std::move(matrix), view, half_sums, coarse);
+  operand.along_d = operand.along_tokens = std::move(matrix);
 }
 
 }  // namespace mxfa::reference::recipe

@@ -246,6 +246,11 @@ struct RecipeBackward {
 
 /// Rounds inputs to BF16, smooths, quantizes. Throws Error on shapes that do not fit.
 Operands quantize_operands(const HeadInputs& inputs, const RecipeConfig& config);
+/// The operand's payload made again from its values, `binades` lower, `coarse` with scales in steps
+/// of 4 binades; columns of 32 tokens then add up to `half_sums` at most, if that is not 0
+/// (mx/lower.h). Of blocks that serve both orientations.
+void requantize(const Matrix<float>& values, int binades, Operand& operand, bool coarse = false,
+                float half_sums = 0);
 /// The dequantized operands, the "kern" inputs of the oracle: what is left is the kernel's error.
 /// Under qk_bf16 Q and K are the BF16 values; V and dO are always dequantized.
 HeadInputs kern_inputs(const Operands& operands, const HeadProblem& problem,

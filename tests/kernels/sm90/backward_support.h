@@ -257,8 +257,8 @@ class BackwardBatch {
   }
   /// As a leak-free forward does.
   static void coarsen(const HeadInputs& inputs, recipe::Operands& operands) {
-    requantize(inputs.k, 0, operands.k, true);
-    requantize(inputs.v, device::kLoweredTokenV, operands.v, true);
+    recipe::requantize(inputs.k, 0, operands.k, true);
+    recipe::requantize(inputs.v, device::kLoweredTokenV, operands.v, true);
   }
 
   BackwardCase test_;

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "core/host_device.h"
-#include "kernels/sm90/backward/row_band.h"
+#include "kernels/sm90/common/band.h"
 
 /// Tiles, roles, registers and shared memory of the Hopper backward. For host and device.
 namespace mxfa::sm90::backward {
@@ -176,7 +176,7 @@ struct StageRecord {
 /// A key tile as the consumers see it.
 struct KeyRecord {
   std::int64_t out_row;  ///< packed row of its first key
-  RowBand rows;          ///< that see its keys
+  Band rows;             ///< that see its keys
   std::int32_t seqlen_q;
   std::int32_t count;              ///< of its keys, those that exist
   std::int32_t head;               ///< of K and V
@@ -193,7 +193,7 @@ struct QueryPlace {
   std::int32_t m_begin, m_end;
   std::int32_t full_begin, full_end;  ///< queries that see all of the keys
   std::int32_t seqlen_q, seqlen_k;
-  RowBand rows;                  ///< that see the keys
+  Band rows;                     ///< that see the keys
   std::uint32_t number;          ///< the CTA's key tiles that queries see, before this one
   std::int32_t head;             ///< of K and V; below 0: there are no more key tiles
   std::int32_t tile;             ///< the key tile, in its sequence

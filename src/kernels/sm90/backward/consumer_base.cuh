@@ -136,8 +136,8 @@ class ConsumerBase : protected Warpgroup<Config> {
     for (int h = 0; h < 2; ++h) {
       const int key = 64 * part_ + 16 * warp_ + 8 * h + lane / 4;
       if (key >= keys.count) continue;
-      seen |= (queries_before(keys.rows.end_row(key, keys.seqlen_q) - first) &
-               ~queries_before(keys.rows.first_row(key) - first))
+      seen |= (queries_before(keys.rows.end_of(key, keys.seqlen_q) - first) &
+               ~queries_before(keys.rows.first(key) - first))
               << 16 * h;
     }
     return seen;

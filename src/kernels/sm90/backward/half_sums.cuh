@@ -17,18 +17,10 @@ inline constexpr std::uint32_t kFoldFactor = 0x14001400;        ///< 2^-10, twic
 inline constexpr std::uint32_t kMinusOne = 0xBC00BC00;          ///< twice
 inline constexpr std::uint32_t kMinusFoldInverse = 0xE400E400;  ///< -2^10, twice
 
-/// 16 bits of codes as halves.
-__device__ inline std::uint32_t half2_from_e4m3(std::uint32_t codes) {
-  std::uint32_t halves;
-  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\ncvt.rn.f16x2.e4m3x2 %0, l;\n}"
-      : "=r"(halves)
-      : "r"(codes));
-  return halves;
-}
-
 /// Pairs of codes of a word: what of sum + folded E4M3 can hold goes there, and leaves `sum`.
 __device__ inline void fold_pair(std::uint32_t folded, std::uint32_t next, std::uint32_t& sum) {
-  const std::uint32_t moved = ptx::half2_fma(folded, kMinusOne, half2_from_e4m3(next));
+  const std::uint32_t moved =
+      ptx::half2_fma(folded, kMinusOne, device::decode_half_pair<mx::E4M3>(next));
   sum = ptx::half2_fma(moved, kMinusFoldInverse, sum);
 }
 
@@ -44,8 +36,8 @@ __device__ inline void fold_sums(std::uint32_t address, bool has_folded,
     for (int k = 0; k < 4; ++k) {
       std::uint32_t& low = sums[8 * i + 2 * k];
       std::uint32_t& high = sums[8 * i + 2 * k + 1];
-      const std::uint32_t low_folded = half2_from_e4m3(*words[k]);
-      const std::uint32_t high_folded = half2_from_e4m3(*words[k] >> 16);
+      const std::uint32_t low_folded = device::decode_half_pair<mx::E4M3>(*words[k]);
+      const std::uint32_t high_folded = device::decode_half_pair<mx::E4M3>(*words[k] >> 16);
       *words[k] = ptx::e4m3_from_half2<4>(ptx::half2_fma(low, kFoldFactor, low_folded),
                                           ptx::half2_fma(high, kFoldFactor, high_folded));
       fold_pair(low_folded, *words[k], low);
@@ -82,7 +74,8 @@ class FoldedSums {
     }
   }
   __device__ float4 four(int i) const {
-    const float4 x = four_halves(half2_from_e4m3(codes_[i]), half2_from_e4m3(codes_[i] >> 16));
+    const float4 x = four_halves(device::decode_half_pair<mx::E4M3>(codes_[i]),
+                                 device::decode_half_pair<mx::E4M3>(codes_[i] >> 16));
     constexpr float kScale = 1 << kFoldExponent;
     return make_float4(x.x * kScale, x.y * kScale, x.z * kScale, x.w * kScale);
   }

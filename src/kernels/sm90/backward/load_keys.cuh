@@ -216,15 +216,15 @@ class KeyProducer {
   /// Those that see some of the keys, or all; none does where keys end within the tile.
   __device__ void find_rows(QueryPlace& place) const {
     const int seqlen_q = place.seqlen_q, seqlen_k = place.seqlen_k, key0 = place.tile * kTileN;
-    const RowBand rows = RowBand::of(params_.mask, seqlen_q, seqlen_k, key0);
+    const Band rows = Band::of_keys(params_.mask, seqlen_q, seqlen_k, key0);
     const int last = min(kTileN, seqlen_k - key0) - 1;
-    const int begin = rows.first_row(0), end = rows.end_row(last, seqlen_q);
+    const int begin = rows.first(0), end = rows.end_of(last, seqlen_q);
     place.rows = rows;
     place.m_begin = begin / kTileM;
     place.m_end = begin < end ? (end + kTileM - 1) / kTileM : 0;
-    place.full_begin = rows.first_row(last);
-    place.full_end = last + 1 < kTileN ? 0 : rows.end_row(0, seqlen_q);
-    place.row_of_last_key = params_.sides.broadcast_q ? 0 : rows.first_row(seqlen_k - 1 - key0);
+    place.full_begin = rows.first(last);
+    place.full_end = last + 1 < kTileN ? 0 : rows.end_of(0, seqlen_q);
+    place.row_of_last_key = params_.sides.broadcast_q ? 0 : rows.first(seqlen_k - 1 - key0);
   }
 
   __device__ void copy_keys(int sequence, const QueryPlace& place) {

@@ -6,7 +6,7 @@
 
 #include "attention/split_tail.h"
 #include "core/host_device.h"
-#include "kernels/sm90/forward/key_band.h"
+#include "kernels/sm90/common/band.h"
 
 /// Tiles, roles, registers and shared memory of the Hopper forward. For host and device.
 namespace mxfa::sm90::forward {
@@ -195,7 +195,7 @@ struct TileRecord {
   std::int32_t m_block = 0;
   std::int32_t n_begin = 0;
   std::int32_t n_end = 0;  ///< n_begin: no row sees a key
-  KeyBand band = {};       ///< of the tile's rows
+  Band band = {};          ///< of the tile's rows
   /// Where a tile is divided among CTAs (attention/split_tail.h). 0 parts: there are no more tiles.
   std::int32_t parts = 1;
   std::int32_t part = 0;

@@ -312,7 +312,7 @@ class Consumer {
     const int lane = ptx::lane_now();
     const int row = 64 * part_ + 16 * warp_ + lane / 4 + 8 * h;
     const int column0 = n_block * Config::kTileN + 2 * (lane % 4);
-    return {tile.band.first_key(row) - column0, tile.band.end_key(row, tile.seqlen_k) - column0};
+    return {tile.band.first(row) - column0, tile.band.end_of(row, tile.seqlen_k) - column0};
   }
 
   /// A larger exponent of V came: O so far is worth less in its unit. Or a group of V is NaN: its

@@ -129,8 +129,8 @@ class TileProducer {
       take(tile, segment);
       take_lengths(tile.batch);
       TileRecord& record = smem_.taken.record;
-      record.band = KeyBand::of(params_.shape.mask, record.seqlen_q, record.seqlen_k,
-                                tile.m_block * Config::kTileM);
+      record.band = Band::of_rows(params_.shape.mask, record.seqlen_q, record.seqlen_k,
+                                  tile.m_block * Config::kTileM);
       if (!segment.valid()) take_blocks(record);
     }
     __syncwarp();
@@ -196,9 +196,8 @@ class TileProducer {
   __device__ static void take_blocks(TileRecord& record) {
     constexpr int kN = Config::kTileN;
     const std::int32_t left = record.seqlen_q - record.m_block * Config::kTileM;
-    const std::int32_t first_key = record.band.first_key(0);
-    const std::int32_t end_key =
-        record.band.end_key(min(Config::kTileM, left) - 1, record.seqlen_k);
+    const std::int32_t first_key = record.band.first(0);
+    const std::int32_t end_key = record.band.end_of(min(Config::kTileM, left) - 1, record.seqlen_k);
     if (end_key <= first_key) return;
     record.n_begin = first_key / kN;
     record.n_end = (end_key + kN - 1) / kN;
@@ -271,15 +270,15 @@ class TileProducer {
     const std::int32_t seqlen_k = tile.seqlen_k, n_begin = tile.n_begin;
     const std::int32_t left = tile.seqlen_q - tile.m_block * Config::kTileM;
     const std::int32_t row0 = 64 * part, last = min(row0 + 64, left) - 1;
-    const KeyBand band = tile.band;
+    const Band band = tile.band;
     constexpr int kN = Config::kTileN;
     // Both ends of a row's keys only grow with the row.
-    const std::int32_t first_key = band.first_key(row0), end_key = band.end_key(last, seqlen_k);
+    const std::int32_t first_key = band.first(row0), end_key = band.end_of(last, seqlen_k);
     const std::int32_t begin = max(first_key / kN, n_begin);
     const std::int32_t end = min((end_key + kN - 1) / kN, tile.n_end);
     if (last < row0 || end_key <= first_key || end <= begin) return {n_begin, n_begin, 0, 0};
-    const std::int32_t full_end_key = band.end_key(row0, seqlen_k);
-    const std::int32_t full_first_key = band.first_key(last);
+    const std::int32_t full_end_key = band.end_of(row0, seqlen_k);
+    const std::int32_t full_first_key = band.first(last);
     const bool all_see = full_end_key > first_key && end_key > full_first_key;
     return {begin, end, (full_first_key + kN - 1) / kN, all_see ? full_end_key / kN : 0};
   }

@@ -1,4 +1,4 @@
-#include "kernels/sm90/backward/row_band.h"
+#include "kernels/sm90/common/band.h"
 
 #include <gtest/gtest.h>
 
@@ -10,16 +10,30 @@ namespace mxfa::testing {
 namespace {
 
 using attention::Mask;
-using sm90::backward::RowBand;
+using sm90::Band;
+
+void expect_same_keys(const Mask& mask, std::int32_t seqlen_q, std::int32_t seqlen_k,
+                      std::int32_t first_row) {
+  const Band band = Band::of_rows(mask, seqlen_q, seqlen_k, first_row);
+  for (std::int32_t row = 0; row < 256 && first_row + row < seqlen_q; ++row) {
+    const attention::KeyRange want =
+        attention::visible_keys(mask, seqlen_q, seqlen_k, std::int64_t{first_row} + row);
+    const std::int32_t begin = band.first(row), end = band.end_of(row, seqlen_k);
+    ASSERT_EQ(end <= begin, want.empty()) << seqlen_q << ", " << seqlen_k << ", row " << row;
+    if (want.empty()) continue;
+    ASSERT_EQ(begin, want.begin) << seqlen_q << ", " << seqlen_k << ", row " << row;
+    ASSERT_EQ(end, want.end) << seqlen_q << ", " << seqlen_k << ", row " << row;
+  }
+}
 
 void expect_same_rows(const Mask& mask, std::int32_t seqlen_q, std::int32_t seqlen_k,
                       std::int32_t first_key) {
-  const RowBand band = RowBand::of(mask, seqlen_q, seqlen_k, first_key);
+  const Band band = Band::of_keys(mask, seqlen_q, seqlen_k, first_key);
   for (std::int32_t key = 0; key < 256 && key < seqlen_k - first_key; ++key) {
     const std::int64_t packed = std::int64_t{first_key} + key;
     const attention::KeyRange want =
         attention::seeing_rows(mask, seqlen_q, seqlen_k, packed, packed + 1);
-    const std::int32_t begin = band.first_row(key), end = band.end_row(key, seqlen_q);
+    const std::int32_t begin = band.first(key), end = band.end_of(key, seqlen_q);
     ASSERT_EQ(end <= begin, want.empty()) << seqlen_q << ", " << seqlen_k << ", key " << packed;
     if (want.empty()) continue;
     ASSERT_EQ(begin, want.begin) << seqlen_q << ", " << seqlen_k << ", key " << packed;
@@ -29,8 +43,8 @@ void expect_same_rows(const Mask& mask, std::int32_t seqlen_q, std::int32_t seql
 
 void expect_same_last_keys(const Mask& mask, std::int32_t seqlen_q, std::int32_t seqlen_k,
                            std::int32_t first_key, std::int32_t first_row) {
-  const RowBand band = RowBand::of(mask, seqlen_q, seqlen_k, first_key);
-  const std::int32_t from = band.first_row(seqlen_k - 1 - first_key);
+  const Band band = Band::of_keys(mask, seqlen_q, seqlen_k, first_key);
+  const std::int32_t from = band.first(seqlen_k - 1 - first_key);
   for (std::int32_t row = first_row; row - first_row < 256 && row < seqlen_q; ++row) {
     const attention::KeyRange keys = attention::visible_keys(mask, seqlen_q, seqlen_k, row);
     if (keys.empty()) continue;
@@ -51,7 +65,20 @@ std::vector<Mask> all_masks() {
   return masks;
 }
 
-TEST(BackwardRowBand, SeesWhatTheMaskShows) {
+TEST(Band, OfRowsIsWhatTheMaskShows) {
+  constexpr std::int32_t kLong = INT_MAX - 2048, kLastTile = 192 * (kLong / 192);
+  for (const Mask& mask : all_masks()) {
+    for (const std::int32_t seqlen_k : {0, 1, 5, 290, 700, kLong}) {
+      for (const std::int32_t seqlen_q : {1, 7, 300}) {
+        expect_same_keys(mask, seqlen_q, seqlen_k, 0);
+        expect_same_keys(mask, seqlen_q, seqlen_k, 192);
+      }
+      expect_same_keys(mask, kLong, seqlen_k, kLastTile);
+    }
+  }
+}
+
+TEST(Band, OfKeysIsWhatTheMaskShows) {
   constexpr std::int32_t kLong = INT_MAX - 2048, kLastTile = 128 * (kLong / 128);
   for (const Mask& mask : all_masks()) {
     for (const std::int32_t seqlen_q : {0, 1, 5, 290, 700, kLong}) {
@@ -65,7 +92,7 @@ TEST(BackwardRowBand, SeesWhatTheMaskShows) {
   }
 }
 
-TEST(BackwardRowBand, KnowsTheLastKeyOfARow) {
+TEST(Band, OfKeysKnowsTheLastKeyOfARow) {
   constexpr std::int32_t kLong = INT_MAX - 2048;
   for (const Mask& mask : all_masks()) {
     for (const std::int32_t seqlen_k : {0, 1, 5, 290, 700, kLong}) {
