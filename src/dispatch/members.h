@@ -16,6 +16,9 @@ void check_member(Enum value, Enum last, std::string_view name, std::string_view
   core::expect(value <= last, name, members, static_cast<std::int64_t>(value));
 }
 
+inline void check_member(Backend value, std::string_view name) {
+  check_member(value, Backend::kBlackwell, name, "a member of Backend");
+}
 inline void check_member(DType value, std::string_view name) {
   check_member(value, DType::kU8, name, "a member of DType");
 }

@@ -99,6 +99,7 @@ void check_shape_at_least(const TensorView& tensor, std::string_view name,
 }
 
 void check_backend(Backend backend) {
+  check_member(backend, "backend");
   if (backend == Backend::kCpu) return;
   throw Error(ErrorKind::kUnsupported,
               fmt::format("backend: expected cpu, got {} (no kernels of it in this build)",

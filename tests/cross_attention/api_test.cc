@@ -1,41 +1,16 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "cross_attention/module_call.h"
+#include "cross_attention/module_parts.h"
 #include "mxfa/error.h"
 
 /// What the public interface of the module refuses, by name and before it writes anything.
 namespace mxfa::testing {
 namespace {
-
-/// A step whose parts a case may spoil.
-struct Parts {
-  ModuleCall call{plain_shape().batch(), {}};
-  PoisonedMemory activation_memory{cross_attention::activation_bytes(call.inputs, call.options)};
-  PoisonedMemory workspace{
-      std::max(cross_attention::forward_workspace_bytes(call.inputs, call.options),
-               cross_attention::backward_workspace_bytes(call.inputs, call.options))};
-  PoisonedMemory intermediate_memory{
-      cross_attention::intermediate_bytes(call.inputs, call.options)};
-  cross_attention::Activations activations =
-      make_activations(call.inputs, call.options, activation_memory.span());
-  cross_attention::Intermediates intermediates =
-      make_intermediates(call.inputs, call.options, intermediate_memory.span());
-  std::span<std::byte> space = workspace.span();
-  TensorView y = call.output();
-  cross_attention::Gradients gradients = call.gradients();
-
-  void forward() { cross_attention::forward(call.inputs, activations, y, call.options, space); }
-  void backward() {
-    cross_attention::backward(call.inputs, activations, call.dy_view, gradients, call.options,
-                              space, &intermediates);
-  }
-};
 
 struct Case {
   std::string name;
@@ -56,6 +31,14 @@ std::vector<Case> cases() {
        [](P& p) { p.call.options.num_heads = p.call.options.num_heads_kv = 3; }},
       {"HeadsKv", "num_heads: expected a multiple of num_heads_kv = 4, got 2",
        [](P& p) { p.call.options.num_heads_kv = 4; }},
+      {"Backend", "backend: expected a member of Backend, got 77",
+       [](P& p) { p.call.options.backend = Backend{77}; }},
+      {"Precision", "precision: expected mxfp8 or bf16, got 77",
+       [](P& p) { p.call.options.precision = attention::Precision{77}; }},
+      {"Recipe", "recipe: expected blackwell or hopper, got 77",
+       [](P& p) { p.call.options.recipe = attention::Recipe{77}; }},
+      {"ScaleRule", "scale_rule: expected round-up or floor, got 77",
+       [](P& p) { p.call.options.scale_rule = ScaleRule{77}; }},
       {"Eps", "eps: expected a finite number of at least 0, got nan",
        [](P& p) { p.call.options.eps = NAN; }},
       {"SoftmaxScale", "softmax_scale: expected a finite number above 0, got -1",
