@@ -152,7 +152,7 @@ class ConsumerBase : protected Warpgroup<Config> {
   }
   /// To the dQ role, with dS.
   __device__ void tell_exponent(int exponent) const {
-    if (threadIdx.x % 128 == 0) smem_.ds_exponent[tile_ % Config::kAmaxBuffers][part_] = exponent;
+    if (this->leads()) smem_.ds_exponent[tile_ % Config::kAmaxBuffers][part_] = exponent;
   }
   /// What was stored of a tile, to the dQ role; the later, the less this waits.
   __device__ void hand_over_ds(unsigned tile) const {

@@ -152,7 +152,8 @@ class HalfConsumer : ConsumerBase<Config> {
     const Payload zeros = {};
     this->tell_exponent(kNoExponent);
     wait(offsetof(Plan, ds_empty), ds_buffer(tile_), ds_empty_phase());
-    store_for_dq<Config::kPanel>(zeros, ds_address_ + ds_buffer(tile_) * sizeof(smem_.ds[0]));
+    store_for_dq<Config::kPanel>(
+        zeros, this->ds_address(ptx::lane_now()) + ds_buffer(tile_) * sizeof(smem_.ds[0]));
     this->hand_over_ds(tile_);
     if (flags & kStore) {
       arrive(offsetof(Plan, key_empty), this->key_buffer());

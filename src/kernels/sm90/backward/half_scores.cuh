@@ -49,7 +49,7 @@ struct HalfTerms {
 /// biases remain. `wide`: shared address of this thread's biases in FP32.
 __device__ inline void widen(const float (&factor)[kQGroups], std::uint32_t wide, Seen seen,
                              HalfFragment& s, HalfTerms& terms) {
-  constexpr std::uint32_t kInfinities = 0xFC00FC00, kOnes = 0x3C003C00;
+  constexpr std::uint32_t kOnes = 0x3C003C00;
 #pragma unroll
   for (int t = 0; t < kTileM / 16; ++t) {
     Words bias;
@@ -60,8 +60,8 @@ __device__ inline void widen(const float (&factor)[kQGroups], std::uint32_t wide
       std::uint32_t& pair = s[4 * t + i];
       const float low = fmaf(ptx::half2_low(pair), f, __uint_as_float(bias[i / 2 * 2]));
       const float high = fmaf(ptx::half2_high(pair), f, __uint_as_float(bias[i / 2 * 2 + 1]));
-      const std::uint32_t halves = seen_halves(seen, t, i);
-      pair = (ptx::half2_pack(low, high) & halves) | (kInfinities & ~halves);
+      const Seen bits = seen >> (16 * (i % 2) + 4 * t + 2 * (i / 2));
+      pair = ptx::half2_pack(bits & 1 ? low : -INFINITY, bits & 2 ? high : -INFINITY);
     }
   }
 #pragma unroll
