@@ -168,6 +168,27 @@ TEST(FloatOps, Approximations) {
   check("tanh.approx.f32", model::Approx::kTanh, false);
 }
 
+TEST(FloatOps, ExponentialsOfShortFormats) {
+  std::vector<std::uint16_t> one(65536);
+  std::vector<U32> two(one.size());
+  for (U32 i = 0; i < one.size(); ++i) {
+    one[i] = static_cast<std::uint16_t>(i);
+    two[i] = (i ^ 0x5A5Au) << 16 | i;
+  }
+  const auto check = [&](const std::string& op, auto model) {
+    const auto got = run_op<std::uint16_t, std::uint16_t>(op + " d, a;", one);
+    const auto pair = run_op<U32, U32>(op + "x2 d, a;", two);
+    for (U32 i = 0; i < one.size(); ++i) {
+      const U32 want = model(model::Approx::kEx2, one[i]);
+      const U32 upper = model(model::Approx::kEx2, static_cast<std::uint16_t>(i ^ 0x5A5Au));
+      ASSERT_EQ(got[i], want) << op << " of " << i;
+      ASSERT_EQ(pair[i], upper << 16 | want) << op << "x2 of " << i;
+    }
+  };
+  check("ex2.approx.f16", model::approx_f16);
+  check("ex2.approx.ftz.bf16", model::approx_bf16);
+}
+
 TEST(FloatOps, Comparisons) {
   const auto pairs = corner_pairs<float, float>();
   const auto& a = pairs.first;

@@ -79,6 +79,11 @@ double exact_value(Approx function, float x) {
   return 0.0;
 }
 
+/// What ex2 of a short format cuts off: 2^x without what x has below 2^-23.
+float cut_exp2(float x) {
+  return static_cast<float>(exact_value(Approx::kEx2, mx::magnitude(x) < 0x1p-23f ? 0.0f : x));
+}
+
 /// Largest error of a result, absolute.
 double error_bound(Approx function, float x, double exact) {
   const double magnitude = std::fabs(exact);
@@ -180,18 +185,25 @@ std::uint16_t approx_f16(Approx function, std::uint16_t x) {
   }
   const float value = mx::decode_f16(x);
   if (mx::is_nan(value)) return 0x7FFF;
-  return mx::encode_f16(static_cast<float>(exact_value(function, value)));
+  if (function == Approx::kTanh) {
+    return mx::encode_f16(static_cast<float>(exact_value(function, value)));
+  }
+  const float exact = cut_exp2(value);
+  // Beyond the range: infinity, not the largest value.
+  if (exact >= 0x1p16f) return 0x7C00;
+  return static_cast<std::uint16_t>(encode_small(SmallFloat::kF16, exact, {Rounding::kZero}));
 }
 
 std::uint16_t approx_bf16(Approx function, std::uint16_t x) {
   if (function != Approx::kEx2 && function != Approx::kTanh) {
     fault("approx .bf16", "ex2 or tanh", std::string(approx_name(function)));
   }
-  const bool ftz = function == Approx::kEx2;
-  const float value = flush(mx::decode_bf16(x), ftz);
+  const float value = mx::decode_bf16(x);
   if (mx::is_nan(value)) return 0x7FFF;
-  const std::uint16_t code = mx::encode_bf16(static_cast<float>(exact_value(function, value)));
-  return ftz && (code & 0x7F80u) == 0 ? code & 0x8000u : code;
+  if (function == Approx::kTanh) {
+    return mx::encode_bf16(static_cast<float>(exact_value(function, value)));
+  }
+  return static_cast<std::uint16_t>(mx::float_bits(flush(cut_exp2(value), true)) >> 16);
 }
 
 MXFA_SIMD_CLONES

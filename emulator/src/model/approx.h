@@ -28,7 +28,10 @@ float approx_f32(Approx function, float x, bool ftz, const Perturbation& perturb
 /// div.approx{.ftz}.f32 and div.full{.ftz}.f32 (`full`).
 float approx_div(float a, float b, bool ftz, bool full, const Perturbation& perturbation = {});
 
-/// ex2 and tanh of f16 (no flush) and bf16 (ex2 flushes), codes in and out.
+/// ex2 and tanh of f16 (no flush) and bf16 (ex2 flushes), codes in and out. ex2 cuts off where
+/// others round, as an H200 does, bit for bit for all inputs: 2^x, x's bits below 2^-23 dropped, is
+/// truncated to the format, so that it is never too large and in f16 3.6e-4 of itself too small in
+/// the mean. tanh there is up to a code nearer to 0 than here.
 std::uint16_t approx_f16(Approx function, std::uint16_t x);
 std::uint16_t approx_bf16(Approx function, std::uint16_t x);
 

@@ -263,5 +263,9 @@ inline std::vector<std::uint32_t> scalar_inputs() {
 /// The conversions in order; text of the probe, meaning in the test.
 constexpr int kConversions = 16;
 constexpr int kUnpackings = 5;
+/// ex2 of f16, f16x2, bf16 and bf16x2.
+constexpr int kExponentials = 4;
+/// Every code in the lower half, every code in the upper one.
+inline std::uint32_t code_pair(std::uint32_t code) { return (code ^ 0x5A5Au) << 16 | code; }
 
 }  // namespace hopper

@@ -109,6 +109,20 @@ __device__ std::uint32_t unpack(int which, std::uint32_t code) {
   return d;
 }
 
+__device__ std::uint32_t exponential(int which, std::uint32_t x) {
+  std::uint32_t d = 0;
+  const std::uint16_t one = static_cast<std::uint16_t>(x);
+  if (which == 0) {
+    asm("{.reg .b16 h; ex2.approx.f16 h, %1; cvt.u32.u16 %0, h;}" : "=r"(d) : "h"(one));
+  }
+  if (which == 1) asm("ex2.approx.f16x2 %0, %1;" : "=r"(d) : "r"(x));
+  if (which == 2) {
+    asm("{.reg .b16 h; ex2.approx.ftz.bf16 h, %1; cvt.u32.u16 %0, h;}" : "=r"(d) : "h"(one));
+  }
+  if (which == 3) asm("ex2.approx.ftz.bf16x2 %0, %1;" : "=r"(d) : "r"(x));
+  return d;
+}
+
 __global__ void convert_kernel(int which, const std::uint32_t* in, std::uint32_t* out, int count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) out[i] = convert(which, __uint_as_float(in[i]));
@@ -116,6 +130,11 @@ __global__ void convert_kernel(int which, const std::uint32_t* in, std::uint32_t
 __global__ void unpack_kernel(int which, std::uint32_t* out) {
   const std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   out[i] = unpack(which, i);
+}
+
+__global__ void exponential_kernel(int which, const std::uint32_t* in, std::uint32_t* out) {
+  const std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  out[i] = exponential(which, in[i]);
 }
 
 void record_conversions() {
@@ -134,6 +153,13 @@ void record_conversions() {
   for (int which = 0; which < hopper::kUnpackings; ++which) {
     unpack_kernel<<<256, 256>>>(which, codes.get());
     record("unpack_" + std::to_string(which), codes.download());
+  }
+  Words all;
+  for (std::uint32_t code = 0; code < 65536; ++code) all.push_back(hopper::code_pair(code));
+  Buffer pairs(all);
+  for (int which = 0; which < hopper::kExponentials; ++which) {
+    exponential_kernel<<<256, 256>>>(which, pairs.get(), codes.get());
+    record("ex2_" + std::to_string(which), codes.download());
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hopper_inputs.h"
+#include "model/approx.h"
 #include "model/convert.h"
 #include "model/tma.h"
 #include "model/warp_matrix.h"
@@ -52,7 +53,7 @@ Words words_of(std::span<const std::byte> bytes) {
   return words;
 }
 
-TEST(HopperRecorded, TheFileIsComplete) { EXPECT_EQ(recorded().size(), 136u); }
+TEST(HopperRecorded, TheFileIsComplete) { EXPECT_EQ(recorded().size(), 140u); }
 
 WgmmaOp operation(int kind) {
   using T = WgmmaType;
@@ -311,6 +312,20 @@ TEST(HopperRecorded, Unpackings) {
       }
     }
     expect_recorded("unpack_" + std::to_string(which), out);
+  }
+}
+
+TEST(HopperRecorded, ExponentialsOfShortFormats) {
+  for (int which = 0; which < hopper::kExponentials; ++which) {
+    const auto ex2 = which < 2 ? approx_f16 : approx_bf16;
+    Words out;
+    for (std::uint32_t code = 0; code < 65536; ++code) {
+      const std::uint32_t pair = hopper::code_pair(code);
+      const std::uint32_t low = ex2(Approx::kEx2, static_cast<std::uint16_t>(pair));
+      const std::uint32_t high = ex2(Approx::kEx2, static_cast<std::uint16_t>(pair >> 16));
+      out.push_back(which % 2 == 0 ? low : pack_16(high, low));
+    }
+    expect_recorded("ex2_" + std::to_string(which), out);
   }
 }
 

@@ -19,6 +19,7 @@
 #include "mx/lower.h"
 #include "mx/permutation.h"
 #include "mx/scale_layout.h"
+#include "reference/datasets.h"
 #include "reference/recipe/recipe.h"
 #include "support/machine.h"
 #include "support/rng.h"
@@ -67,6 +68,7 @@ struct ForwardCase {
   std::int64_t nan_v = -1;  ///< this token of every sequence is NaN in V, if there is one
   /// K and V of tokens from here on are others than without it, and Q where it has as many.
   std::int64_t other_from = std::numeric_limits<std::int64_t>::max();
+  std::string dataset = {};  ///< values of this one (reference/datasets.h), of one head
 
   double scale() const {
     return softmax_scale > 0 ? softmax_scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
@@ -134,6 +136,7 @@ class ForwardBatch {
     add_mean(test.v_mean);
     if (test.sink) add_sink(*test.sink);
     change_from(test.other_from);
+    if (!test.dataset.empty()) take_dataset();
     for (Side* const side : {&q_, &k_, &v_}) {
       const bool tokens = test.product == Product::kTokenScales;
       const int lower = side == &v_   ? tokens ? device::kLoweredTokenV : 0
@@ -197,6 +200,14 @@ class ForwardBatch {
   Side make_side(std::vector<std::int32_t> cu, std::int64_t heads, std::uint64_t seed, double sigma,
                  std::optional<double> fill, std::int64_t nan_row = -1) const;
 
+  void take_dataset() {
+    const HeadInputs inputs = reference::make_dataset(
+        test_.dataset,
+        {.seqlen_q = q_.total(), .seqlen_k = k_.total(), .head_dim = test_.head_dim});
+    q_.values = inputs.q.data;
+    k_.values = inputs.k.data;
+    v_.values = inputs.v.data;
+  }
   void add_mean(double sigma) {
     Rng rng(4);
     const std::int64_t width = v_.heads * v_.dim;

@@ -85,6 +85,11 @@ struct F16Number {
   static U32 encode(double value) {
     return exact_code<F16Code>(round_magnitude<10, -14>(value), sign_of(value));
   }
+  /// A positive value without the bits that the format does not have.
+  static double cut(double value) {
+    const double above = value < 0x1p-14 ? 0x1p-14 : 0.0;
+    return double_of(bits_of(value + above) & ~U64{0} << 42) - above;
+  }
 };
 struct BF16Number {
   static constexpr bool kFlushes = false;
@@ -95,6 +100,10 @@ struct BF16Number {
   static U32 encode(double value) {
     const U32 bits = bits_of(round_magnitude<7, -126>(value)) >> 16;
     return value != value ? F16Code::kNan : bits | sign_of(value) << 15;
+  }
+  /// As of FP16; subnormal values become 0.
+  static double cut(double value) {
+    return value < 0x1p-126 ? 0.0 : double_of(bits_of(value) & ~U64{0} << 45);
   }
 };
 

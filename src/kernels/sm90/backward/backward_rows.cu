@@ -3,6 +3,7 @@
 #include "device/rowwise.cuh"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/warpgroup.cuh"
+#include "kernels/sm90/common/half_exponential.h"
 #include "kernels/sm90/common/mma.cuh"
 #include "ptx/griddepcontrol.cuh"
 #include "ptx/half2.cuh"
@@ -278,11 +279,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   for_each_tile(params.sides.o, params.sides.num_heads, [&](const device::Tile& tile, int half) {
     const Rows rows{params, tile, half};
     const TileTerms terms(rows);
-    const RowTerms row[kQGroups] = {{rows, terms, 0}, {rows, terms, 1}};
+    RowTerms row[kQGroups] = {{rows, terms, 0}, {rows, terms, 1}};
     HalfRowRecord& out = record_of<HalfRowRecord>(rows);
     std::uint32_t largest = 0, largest_dp = 0;
     bool wide = false;
-    for (const RowTerms& of : row) {
+    for (RowTerms& of : row) {
+      // Less than a half's last bit of most biases, so right in the mean over rows.
+      of.bias += kHalfExp2Raise;
       const std::uint32_t bits = __float_as_uint(of.minus_delta) & 0x7FFFFFFFu;
       if (bits < 0x7F800000u) largest = max(largest, bits);
       wide = wide || (isfinite(of.bias) && fabsf(of.bias) > kMostHalfBias);

@@ -3,6 +3,7 @@
 #include <cfloat>
 
 #include "device/fp8.cuh"
+#include "kernels/sm90/common/half_exponential.h"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/sums.cuh"
 #include "ptx/half2.cuh"
@@ -24,6 +25,12 @@ struct PackedRowState : RowState {
   static constexpr std::uint32_t kNoBases = 0x7C007C00;
   std::uint32_t bases = kNoBases;  ///< infinite: the next block finds them anew
 };
+
+/// What exponentials in half have cut off row h's sum, but for `exact`, in the mean.
+__device__ inline float cut_off(const PackedRowState& rows, int h, float sum, float exact) {
+  const bool packed = (rows.bases >> (16 * h) & 0xFFFFu) != (PackedRowState::kNoBases & 0xFFFFu);
+  return packed ? kHalfExp2Cut * (sum - exact) : 0.0f;
+}
 
 /// What a call of the softmax is told of its block.
 struct BlockUse {
@@ -143,6 +150,7 @@ class Softmax<Config, Scores::kF32, false> {
   };
 
   __device__ static float row_max(const State& rows, int h) { return kOffset - rows.base[h]; }
+  __device__ static float cut_off(const State&, int, float) { return 0.0f; }
 
   __device__ static void run(const Scales& scales, RowState& rows, Fragment& s,
                              std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
@@ -237,6 +245,10 @@ class Softmax<Config, Scores::kF16, false> {
   };
 
   __device__ static float row_max(const State& rows, int h) { return kOffset - rows.base[h]; }
+  __device__ static float cut_off(const State& rows, int h, float sum) {
+    constexpr float kLargest = 256.0f;  // of P'
+    return forward::cut_off(rows, h, sum, kLargest);
+  }
 
   /// The row sums follow the maxima, where any of the warp's moved; O is to.
   __device__ static Rescale run(const Scales& scales, State& rows, Fragment& s,
@@ -262,7 +274,7 @@ class Softmax<Config, Scores::kF16, false> {
   }
 
  private:
-  static constexpr std::uint32_t kEight = 0x48004800;
+  static constexpr std::uint32_t kEight = 0x48004800, kMinusEight = 0xC800C800;
 
   /// Of a block whose groups share one factor, and whose V has the anchor's exponent.
   struct UniformFactors {
@@ -304,11 +316,12 @@ class Softmax<Config, Scores::kF16, false> {
         std::uint32_t group[Config::kKGroups];
 #pragma unroll
         for (int g = 0; g < Config::kKGroups; ++g) {
-          group[g] = ptx::half2_mul(group_max(s, g, h), factors[g]);
+          // Rounded once, so that the maximum's P' is exact: a maximum itself may lack another bit.
+          group[g] = ptx::half2_fma(group_max(s, g, h), factors[g], kMinusEight);
         }
         row[h] = max_of(group);
       }
-      return ptx::half2_add(kEight, both_rows(row) ^ 0x80008000u);
+      return both_rows(row) ^ 0x80008000u;
     }
   };
 
