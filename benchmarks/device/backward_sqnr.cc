@@ -12,6 +12,7 @@
 
 #include "common/bars.h"
 #include "core/parallel.h"
+#include "core/standard_streams.h"
 #include "device/head_memory.h"
 #include "device/operands.h"
 #include "io/json_records.h"
@@ -298,7 +299,7 @@ int main(int argc, char** argv) {
   try {
     return mxfa::bench::run(argc, argv);
   } catch (const mxfa::Error& error) {
-    fmt::print(stderr, "backward_sqnr: {}\n", error.what());
+    mxfa::core::print_error("backward_sqnr: {}\n", error.what());
     return error.kind() == mxfa::ErrorKind::kDevice ? 3 : 2;
   }
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/standard_streams.h"
 #include "device/ops.h"
 #include "driver/device.h"
 #include "io/json_records.h"
@@ -90,7 +91,7 @@ inline int run_program(const char* name, int (*run)(int, char**), int argc, char
   try {
     return run(argc, argv);
   } catch (const Error& error) {
-    fmt::print(stderr, "{}: {}\n", name, error.what());
+    core::print_error("{}: {}\n", name, error.what());
     return error.kind() == ErrorKind::kDevice ? 3 : 2;
   }
 }

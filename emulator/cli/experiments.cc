@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/standard_streams.h"
 #include "io/atomic_file.h"
 #include "io/progress.h"
 #include "mxemu/experiment.h"
@@ -290,7 +291,7 @@ ExitStatus mutate_command(ExperimentOptions& options) {
   if (!intact.clean()) {
     print_hazards(intact.report);
     print_failed(intact.failed);
-    fmt::print(stderr, "ptxemu mutate: the kernel is not clean as it stands\n");
+    core::print_error("ptxemu mutate: the kernel is not clean as it stands\n");
     return kCheckFailed;
   }
   std::vector<MutantOutcome> outcomes;

@@ -3,12 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <chrono>
-#include <cstdio>
 #include <exception>
-#include <iostream>
 #include <limits>
 #include <new>
 
+#include "core/standard_streams.h"
 #include "experiments.h"
 #include "io/atomic_file.h"
 #include "words.h"
@@ -75,8 +74,9 @@ ExitStatus run_seeds(Session& session, const RunOptions& options, std::uint64_t&
     }
     const bool same = checksum == first_checksum || launch.perturb;
     if (!session.as_expected() || !same) {
-      fmt::print(stderr, "ptxemu run: results of seed {} differ from {}\n", launch.seed,
-                 !same ? fmt::format("those of seed {}", options.seed) : "what --expect says");
+      core::print_error(
+          "ptxemu run: results of seed {} differ from {}\n", launch.seed,
+          !same ? fmt::format("those of seed {}", options.seed) : "what --expect says");
       return kCheckFailed;
     }
   }
@@ -242,10 +242,10 @@ int main_checked(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return commands.app.exit(error) == 0 ? kDone : kBadInput;
   } catch (const PtxError& error) {
-    fmt::print(stderr, "ptxemu: {}\n", error.what());
+    core::print_error("ptxemu: {}\n", error.what());
     return kCheckFailed;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "ptxemu: {}\n", error.what());
+    core::print_error("ptxemu: {}\n", error.what());
     return kBadInput;
   }
 }
@@ -294,7 +294,7 @@ void add_launch_options(CLI::App& app, RunOptions& options) {
 
 int main(int argc, char** argv) {
   const int status = mxfa::emu::cli::main_checked(argc, argv);
-  if (std::cout.flush() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
-  fmt::print(stderr, "ptxemu: standard output: cannot write\n");
+  if (mxfa::core::output_written()) return status;
+  mxfa::core::print_error("ptxemu: standard output: cannot write\n");
   return mxfa::emu::cli::kBadInput;
 }

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "core/check.h"
+#include "core/standard_streams.h"
 #include "experiment.h"
 #include "io/atomic_file.h"
 #include "io/json_records.h"
@@ -27,11 +28,8 @@ int run(const Settings& settings) {
   return settings.seeds == 1 || outcome.within_spread(kMxfp8) ? 0 : 1;
 }
 
-}  // namespace
-}  // namespace mxfa::examples
-
-int main(int argc, char** argv) {
-  mxfa::examples::Settings settings;
+int main_checked(int argc, char** argv) {
+  Settings settings;
   CLI::App app{
       "Trains the cross-attention module on a synthetic click task, in MXFP8 and in BF16 from the\n"
       "same start on the same data. Exit status 1: MXFP8's mean final normalized entropy lies\n"
@@ -52,11 +50,21 @@ int main(int argc, char** argv) {
   app.add_option("--json", settings.json, "Figures as JSON records")->type_name("FILE");
   try {
     app.parse(argc, argv);
-    return mxfa::examples::run(settings);
+    return run(settings);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "train_synthetic: error: {}\n", error.what());
+    core::print_error("train_synthetic: error: {}\n", error.what());
     return 2;
   }
+}
+
+}  // namespace
+}  // namespace mxfa::examples
+
+int main(int argc, char** argv) {
+  const int status = mxfa::examples::main_checked(argc, argv);
+  if (mxfa::core::output_written()) return status;
+  mxfa::core::print_error("train_synthetic: error: standard output: cannot write\n");
+  return 2;
 }

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "core/standard_streams.h"
+
 namespace mxfa::io {
 namespace {
 
@@ -42,7 +44,7 @@ void Progress::advance(std::int64_t steps) {
 
 void Progress::draw(double seconds) {
   drawn_ = true;
-  fmt::print(stderr, "\r{}\x1b[K", line(label_, done_, total_, seconds));
+  core::print_error("\r{}\x1b[K", line(label_, done_, total_, seconds));
   std::fflush(stderr);
 }
 

@@ -125,5 +125,9 @@ TEST_F(TrainProgram, RefusesBadSettings) {
   expect_refused({"--plot", path("x.png")}, "plot: expected a name that ends in .svg");
 }
 
+TEST_F(TrainProgram, ErrorsKeepTheirStatusWhereNobodyCanReadThem) {
+  expect_quiet_refusals({"--wings", "--steps 0"});
+}
+
 }  // namespace
 }  // namespace mxfa::examples

@@ -16,6 +16,7 @@
 #include <optional>
 #include <set>
 
+#include "core/standard_streams.h"
 #include "mxemu/experiment.h"
 
 namespace mxfa::testing {
@@ -84,8 +85,8 @@ class Mutants {
     traced.emulator.trace_folder = (folder_ / "trace").string();
     const Verdict intact = run_child(traced, run_.images);
     if (intact.shown) {
-      fmt::print(stderr, "the tests fail as they stand: {} {}\n", emu::verdict_name(*intact.shown),
-                 intact.detail);
+      core::print_error("the tests fail as they stand: {} {}\n", emu::verdict_name(*intact.shown),
+                        intact.detail);
       return 1;
     }
     for (const driver::KernelImage& image : run_.images) {

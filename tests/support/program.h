@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -72,6 +73,22 @@ class ProgramTest : public ::testing::Test {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     const bool file = std::filesystem::is_regular_file(out);
     return {code, file ? file_text(out) : std::string(), file_text(err)};
+  }
+
+  /// Exit status of the program where a shell starts it with `words`; 128 + signal where it was
+  /// killed.
+  static int shell_status(const std::string& words) {
+    const int status = std::system(("exec " + std::string(MXFA_PROGRAM) + " " + words).c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  /// Expects status 2 of wrong words and of a lost help text also where no message can be written.
+  static void expect_quiet_refusals(const std::vector<std::string>& wrong) {
+    for (const std::string& words : wrong) {
+      EXPECT_EQ(shell_status(words + " >/dev/null 2>/dev/full"), 2) << words;
+      EXPECT_EQ(shell_status(words + " >/dev/null 2>&-"), 2) << words;
+    }
+    EXPECT_EQ(shell_status("--help >&- 2>&-"), 2);
+    EXPECT_EQ(shell_status("--help >/dev/full 2>/dev/full"), 2);
   }
 
   /// Expects exit status 2, `want` in the message, an empty standard output and no new file.

@@ -35,6 +35,10 @@ TEST_F(InfoCommand, UsageErrorsAreStatus2) {
   expect_refused({"quantize"}, "--input is required");
 }
 
+TEST_F(InfoCommand, ErrorsKeepTheirStatusWhereNobodyCanReadThem) {
+  expect_quiet_refusals({"foo", "info --wings", "sqnr --input nosuch"});
+}
+
 TEST_F(InfoCommand, ReportsTheBuildAndTheMachine) {
   const Outcome outcome = run({"info", "--json", path("info.json")});
   EXPECT_EQ(outcome.status, 0) << outcome.err;

@@ -8,10 +8,10 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 
 #include "build_info.h"
 #include "core/check.h"
+#include "core/standard_streams.h"
 #include "io/atomic_file.h"
 
 namespace mxfa::cli {
@@ -102,9 +102,7 @@ io::Record complete_record(io::Record record, const std::string& device,
 }
 
 void flush_report() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    throw Error(ErrorKind::kIo, "standard output: cannot write");
-  }
+  if (!core::output_written()) throw Error(ErrorKind::kIo, "standard output: cannot write");
 }
 
 void write_json(const std::string& path, const std::vector<io::Record>& records) {

@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <exception>
-#include <iostream>
 #include <new>
 
 #include "command.h"
+#include "core/standard_streams.h"
 #include "io/safetensors.h"
 #include "mxfa/error.h"
 #include "mxfa/version.h"
@@ -35,7 +34,7 @@ constexpr AddCommand kCommands[] = {add_info,   add_quantize, add_dequantize, ad
                                     add_module, add_bench,    add_tmem,       add_budget};
 
 void report(const std::string& command, const std::string& message) {
-  fmt::print(stderr, "mxfa{}{}: error: {}\n", command.empty() ? "" : " ", command, message);
+  core::print_error("mxfa{}{}: error: {}\n", command.empty() ? "" : " ", command, message);
 }
 
 ExitStatus run(const Command& command) {
@@ -71,13 +70,12 @@ ExitStatus report_usage(const CLI::App& root, const std::vector<Command>& comman
   // Help and version are errors of status 0 to CLI11; its other numbers mean nothing to a user.
   if (error.get_exit_code() == 0) {
     root.exit(error);
-    std::cout.flush();
-    if (std::cout.good()) return kDone;
+    if (core::output_written()) return kDone;
     report(name, "standard output: cannot write");
     return kBadInput;
   }
   report(name, error.what());
-  fmt::print(stderr, "See: mxfa{}{} --help\n", name.empty() ? "" : " ", name);
+  core::print_error("See: mxfa{}{} --help\n", name.empty() ? "" : " ", name);
   return kBadInput;
 }
 

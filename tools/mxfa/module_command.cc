@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "core/check.h"
+#include "core/standard_streams.h"
 #include "dispatch/recipe_name.h"
 #include "module/presets.h"
 #include "module/report.h"
@@ -110,8 +111,8 @@ ExitStatus run_module(const ModuleArguments& arguments) {
   write_svg(arguments.plot, [&] { return module::report_svg(report); });
   write_json(arguments.json, module::report_records(report));
   if (!report.failed()) return kDone;
-  fmt::print(stderr, "mxfa module: check failed: a tensor is more than {:g} dB below its bar\n",
-             module::kBorderlineDb);
+  core::print_error("mxfa module: check failed: a tensor is more than {:g} dB below its bar\n",
+                    module::kBorderlineDb);
   return kCheckFailed;
 }
 

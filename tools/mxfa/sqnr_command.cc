@@ -6,6 +6,7 @@
 
 #include "command.h"
 #include "core/check.h"
+#include "core/standard_streams.h"
 #include "reference/datasets.h"
 #include "sqnr/report.h"
 
@@ -112,8 +113,8 @@ ExitStatus run_sqnr(const SqnrArguments& arguments) {
   write_svg(arguments.plot, [&] { return sqnr::report_svg(report); });
   write_json(arguments.json, sqnr::report_records(report));
   if (requirement_met(arguments, measurement, verdict)) return kDone;
-  fmt::print(stderr, "mxfa sqnr: check failed: {} is not safe for these tensors\n",
-             arguments.require);
+  core::print_error("mxfa sqnr: check failed: {} is not safe for these tensors\n",
+                    arguments.require);
   return kCheckFailed;
 }
 

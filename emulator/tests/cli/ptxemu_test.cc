@@ -305,6 +305,10 @@ TEST_F(Ptxemu, LostOutputIsAnError) {
   }
 }
 
+TEST_F(Ptxemu, ErrorsKeepTheirStatusWhereNobodyCanReadThem) {
+  expect_quiet_refusals({"foo", "run nosuch.ptx"});
+}
+
 TEST_F(Ptxemu, HelpTeaches) {
   for (const char* command : {"check", "mutate", "run"}) {
     const Outcome outcome = run({command, "--help"});

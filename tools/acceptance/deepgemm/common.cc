@@ -7,6 +7,7 @@
 #include <map>
 #include <sstream>
 
+#include "core/standard_streams.h"
 #include "mxemu/experiment.h"
 
 namespace mxfa::acceptance {
@@ -159,10 +160,10 @@ model::TensorMapRecord make_map(const MapSpec& spec) {
 int run_program(int argc, char** argv, int cases, const MakeCase& make) {
   Options options;
   if (!parse(argc, argv, options)) {
-    fmt::print(stderr,
-               "usage: {} PTX [--check | --mutate KIND] [--seeds N] [--config I] [--m M] [--n N] "
-               "[--k K]\n",
-               argv[0]);
+    core::print_error(
+        "usage: {} PTX [--check | --mutate KIND] [--seeds N] [--config I] [--m M] [--n N] "
+        "[--k K]\n",
+        argv[0]);
     return 2;
   }
   std::ifstream file(options.ptx);
@@ -193,7 +194,7 @@ int run_program(int argc, char** argv, int cases, const MakeCase& make) {
     }
     return bad == 0 ? 0 : 1;
   } catch (const Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    core::print_error("{}\n", error.what());
     return 2;
   }
 }
