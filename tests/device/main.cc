@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "support/machine.h"
+#include "support/random_cases.h"
 #ifdef MXFA_HAS_EMULATOR
 #include "support/mutants.h"
 #endif
@@ -15,10 +16,26 @@ namespace mxfa::testing {
 namespace {
 
 std::unique_ptr<Machine> opened;
+std::optional<Range> random_range;
 
-// Throws Error where an option is unknown. `mutate` receives what --mutate names.
-driver::DriverOptions parse(int argc, char** argv, std::optional<std::string>& mutate) {
-  driver::DriverOptions options;
+struct Options {
+  driver::DriverOptions driver;
+  std::optional<std::string> mutate;  ///< what --mutate names
+  Range mutants;
+};
+
+/// "FIRST:COUNT"
+Range parse_range(const std::string& value) {
+  const std::size_t colon = value.find(':');
+  if (colon == std::string::npos)
+    throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: expected FIRST:COUNT", value));
+  return {std::stoll(value.substr(0, colon)), std::stoll(value.substr(colon + 1))};
+}
+
+// Throws Error where an option is unknown.
+Options parse(int argc, char** argv) {
+  Options parsed;
+  driver::DriverOptions& options = parsed.driver;
   for (int i = 1; i < argc; i += 2) {
     const std::string_view option = argv[i];
     if (i + 1 == argc)
@@ -43,7 +60,11 @@ driver::DriverOptions parse(int argc, char** argv, std::optional<std::string>& m
     } else if (option == "--multiprocessors") {
       options.emulator.multiprocessors = std::stoi(value);
     } else if (option == "--mutate") {
-      mutate = value == "all" ? "" : value;
+      parsed.mutate = value == "all" ? "" : value;
+    } else if (option == "--mutants") {
+      parsed.mutants = parse_range(value);
+    } else if (option == "--random") {
+      random_range = parse_range(value);
     } else if (option == "--trace") {
       options.emulator.trace_folder = value;
     } else if (option == "--threads") {
@@ -52,12 +73,13 @@ driver::DriverOptions parse(int argc, char** argv, std::optional<std::string>& m
       throw Error(ErrorKind::kInvalidArgument, fmt::format("{} {}: not known", option, value));
     }
   }
-  return options;
+  return parsed;
 }
 
 }  // namespace
 
 Machine& machine() { return *opened; }
+Range random_cases(std::int64_t few) { return random_range.value_or(Range{0, few}); }
 
 namespace {
 
@@ -71,11 +93,10 @@ int run_tests(const driver::DriverOptions& options, std::vector<driver::KernelIm
 
 int run(int argc, char** argv) {
   if (::testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
-  std::optional<std::string> mutate;
-  const driver::DriverOptions options = parse(argc, argv, mutate);
-  if (!mutate) return run_tests(options, images());
+  const Options options = parse(argc, argv);
+  if (!options.mutate) return run_tests(options.driver, images());
 #ifdef MXFA_HAS_EMULATOR
-  return run_mutants({options, images(), *mutate, run_tests});
+  return run_mutants({options.driver, images(), *options.mutate, options.mutants, run_tests});
 #else
   throw Error(ErrorKind::kUnsupported, "--mutate: this program was built without the emulator");
 #endif
@@ -87,8 +108,9 @@ int run(int argc, char** argv) {
 /// device_tests [--driver cuda|emulator] [--arch sm_90a|sm_100a|sm_103a] [--policy P] [--seed N]
 /// [--threads N] [--multiprocessors N] [--arithmetic A] [--checker on|off] [--strict on|off]
 /// [--trace FOLDER] [--library FILE]: exit status 3 where there is no such device.
+/// --random FIRST:COUNT: which drawn cases the tests named Random go through.
 /// --mutate KERNEL|all, with the driver emulator and the checker on: what each wait, arrival, fence
-/// and barrier of the kernels is for; see support/mutants.h.
+/// and barrier of the kernels is for; see support/mutants.h. --mutants FIRST:COUNT: some of them.
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   try {

@@ -40,9 +40,16 @@ class FirstFailure final : public ::testing::EmptyTestEventListener {
 
 using emu::MutantVerdict;
 
-/// Processor time of one run of the tests. A mutant may go round for ever and yet do something each
-/// time, which the emulator takes for progress.
-constexpr rlimit kLongestRun{300, 310};
+/// Processor time of one run of the tests, where they take `intact` seconds as they stand. A mutant
+/// may go round for ever and yet do something each time, which the emulator takes for progress.
+rlim_t longest_run(double intact) { return static_cast<rlim_t>(10 + 20 * intact); }
+
+double processor_seconds_of_children() {
+  rusage usage{};
+  ::getrusage(RUSAGE_CHILDREN, &usage);
+  const auto seconds = [](const timeval& time) { return time.tv_sec + 1e-6 * time.tv_usec; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
 
 struct Verdict {
   std::optional<MutantVerdict> shown;  ///< none where nothing shows
@@ -84,6 +91,7 @@ class Mutants {
     driver::DriverOptions traced = run_.driver;
     traced.emulator.trace_folder = (folder_ / "trace").string();
     const Verdict intact = run_child(traced, run_.images);
+    longest_run_ = longest_run(processor_seconds_of_children());
     if (intact.shown) {
       core::print_error("the tests fail as they stand: {} {}\n", emu::verdict_name(*intact.shown),
                         intact.detail);
@@ -93,7 +101,7 @@ class Mutants {
       if (image.arch != run_.driver.arch) continue;
       for (const std::string& entry : launched_entries(image)) mutate(image, entry);
     }
-    fmt::print("{} mutants:", total_);
+    fmt::print("{} of {} mutants:", total_, number_);
     for (const auto& [verdict, count] : totals_) {
       fmt::print(" {} {}", count, emu::verdict_name(verdict));
     }
@@ -109,7 +117,8 @@ class Mutants {
     std::fflush(nullptr);
     const pid_t child = ::fork();
     if (child == 0) {
-      ::setrlimit(RLIMIT_CPU, &kLongestRun);
+      const rlimit limit{longest_run_, longest_run_ + 10};
+      ::setrlimit(RLIMIT_CPU, &limit);
       const int nowhere = ::open("/dev/null", O_WRONLY);
       ::dup2(nowhere, STDOUT_FILENO);
       ::dup2(nowhere, STDERR_FILENO);
@@ -124,7 +133,7 @@ class Mutants {
     int status = 0;
     ::waitpid(child, &status, 0);
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) {
-      return {MutantVerdict::kHung, fmt::format("no end in {} s", kLongestRun.rlim_cur)};
+      return {MutantVerdict::kHung, fmt::format("no end in {} s", longest_run_)};
     }
     if (!WIFEXITED(status)) {
       return {MutantVerdict::kWrongOutput, fmt::format("signal {}", WTERMSIG(status))};
@@ -204,6 +213,8 @@ class Mutants {
     std::uint32_t line = 0;
     bool reached = false;
     for (const emu::Mutation& mutation : emu::find_mutations(ptx, entry, entry)) {
+      const int number = number_++;
+      if (!run_.numbers.contains(number)) continue;
       if (mutation.line != line) {
         reached = run_text(image, emu::with_trap(ptx, mutation), run_.driver.emulator.policy)
                       .shown.has_value();
@@ -212,10 +223,11 @@ class Mutants {
       const emu::MutantOutcome outcome = try_mutant(image, ptx, waits, mutation, reached);
       const std::string file = mutation.source_file.substr(mutation.source_file.rfind('/') + 1);
       const bool reported = outcome.verdict == MutantVerdict::kReported;
-      fmt::print("{:>6}  {:<9}  {:<22}  {:<13}  {:<40}  {}:{}{}{} {}\n", mutation.line,
-                 mutation.kind, mutation.change, emu::verdict_name(outcome.verdict), outcome.detail,
-                 file, mutation.source_line, mutation.inlined_at.empty() ? "" : " at ",
-                 mutation.inlined_at, reported ? "" : mutation.statement);
+      fmt::print("{:>4} {:>6}  {:<9}  {:<22}  {:<13}  {:<40}  {}:{}{}{} {}\n", number,
+                 mutation.line, mutation.kind, mutation.change, emu::verdict_name(outcome.verdict),
+                 outcome.detail, file, mutation.source_line,
+                 mutation.inlined_at.empty() ? "" : " at ", mutation.inlined_at,
+                 reported ? "" : mutation.statement);
       std::fflush(stdout);
       ++total_;
       ++totals_[outcome.verdict];
@@ -224,7 +236,9 @@ class Mutants {
 
   const MutantRun& run_;
   fs::path folder_;
-  int total_ = 0;
+  rlim_t longest_run_ = 3600;  // of the tests as they stand
+  int number_ = 0;             ///< of mutants found
+  int total_ = 0;              ///< of those run
   std::map<MutantVerdict, int> totals_;
 };
 

@@ -14,6 +14,7 @@
 #include "reference/datasets.h"
 #include "reference/recipe/recipe.h"
 #include "support/machine.h"
+#include "support/offsets.h"
 #include "support/rng.h"
 
 /// Batches for the Blackwell forward: operands quantized on the host, everything around them
@@ -53,12 +54,6 @@ struct ForwardCase {
 
   friend void PrintTo(const ForwardCase& test, std::ostream* out) { *out << test.name; }
 };
-
-inline std::vector<std::int32_t> equal_offsets(std::int64_t batch, std::int64_t seqlen) {
-  std::vector<std::int32_t> cu(static_cast<std::size_t>(batch) + 1);
-  for (std::int64_t s = 0; s <= batch; ++s) cu[s] = static_cast<std::int32_t>(s * seqlen);
-  return cu;
-}
 
 /// Whether the machine's products are rounded once an instruction, not as Blackwell truncates them.
 inline bool exact_arithmetic() { return machine().options().emulator.arithmetic == "exact"; }

@@ -22,6 +22,7 @@
 #include "reference/datasets.h"
 #include "reference/recipe/recipe.h"
 #include "support/machine.h"
+#include "support/offsets.h"
 #include "support/rng.h"
 
 /// Batches for the Hopper forward: operands quantized on the host, the kernel's results, and what
@@ -65,6 +66,8 @@ struct ForwardCase {
   bool coarse = true;       ///< scales of K and V are, where prepare_operands() makes them so
   bool half_sums = true;    ///< what V says of its payload, where asked
   bool workspace = true;    ///< whether the call gets one
+  bool drawn = false;       ///< of any size: a mean over few elements has a spread
+  std::uint64_t seed = 0;   ///< of all values
   std::int64_t nan_v = -1;  ///< this token of every sequence is NaN in V, if there is one
   /// K and V of tokens from here on are others than without it, and Q where it has as many.
   std::int64_t other_from = std::numeric_limits<std::int64_t>::max();
@@ -96,12 +99,6 @@ struct Side {
     return result;
   }
 };
-
-inline std::vector<std::int32_t> equal_offsets(std::int64_t batch, std::int64_t seqlen) {
-  std::vector<std::int32_t> cu(static_cast<std::size_t>(batch) + 1);
-  for (std::int64_t s = 0; s <= batch; ++s) cu[s] = static_cast<std::int32_t>(s * seqlen);
-  return cu;
-}
 
 /// `lowered`: payload is that many binades smaller than the format allows. `coarse`: scales in
 /// steps of 4 binades.
@@ -287,7 +284,7 @@ inline std::vector<double> ForwardBatch::decode_mxfp8(
       values[at] = std::ldexp(static_cast<double>(code), scales[scale] - 127);
     }
   }
-  for (std::size_t i = 0; i < largest.size(); ++i) {
+  for (std::int64_t i = 0; i < o_scale_rows() * heads * parts; ++i) {
     EXPECT_TRUE(scales[i] == 0 || (scales[i] < 0xFF && largest[i] >= 224))
         << "scale " << i << ": " << int{scales[i]} << ", largest code " << largest[i];
   }
@@ -299,7 +296,7 @@ inline Side ForwardBatch::make_side(std::vector<std::int32_t> cu, std::int64_t h
                                     std::int64_t nan_row) const {
   Side side{
       .cu = std::move(cu), .heads = heads, .dim = test_.head_dim, .values = {}, .matrices = {}};
-  Rng rng(seed);
+  Rng rng(test_.seed + seed);
   const double spread = seed == kSeedQ && !test_.q_has_spread ? 0 : test_.spread;
   side.values = rng.normal_values<float>(side.total() * heads * side.dim, sigma);
   for (std::int64_t s = 0; s < side.batch(); ++s) {
