@@ -41,7 +41,7 @@ struct Tensor {
   TensorView values = {};
   TensorView scales = {};  ///< kE4M3 values only
 
-  bool given() const { return values.rank > 0; }
+  bool given() const { return values.rank != 0; }
 };
 
 /// A row-major view. Throws Error where rank exceeds kMaxRank or an extent is negative.

@@ -17,6 +17,7 @@ void check_part(const TensorView& given, const TensorView& expected, const std::
   const auto text = [](const TensorView& view) {
     return view.rank == 0 ? std::string("none") : core::text(view);
   };
+  if (given.rank != 0) dispatch::check_tensor(given, name);
   const bool same =
       given.dtype == expected.dtype && std::ranges::equal(given.dims(), expected.dims());
   if (!same) core::expect(false, name, text(expected), text(given));

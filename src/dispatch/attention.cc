@@ -85,7 +85,7 @@ void check_forward(const ForwardArgs& args, const AttentionShape& shape, const O
   dispatch::check_output_tensor(args.o, dispatch::o_role(shape, "o", options.output_shape),
                                 shape.problem.head_dim);
   dispatch::check_row_values(args.lse, "lse", shape.problem, true);
-  if (args.row_max.rank > 0) {
+  if (args.row_max.rank != 0) {
     dispatch::check_row_values(args.row_max, "row_max", shape.problem, true);
   }
 }
@@ -108,7 +108,7 @@ void check_backward(const BackwardArgs& args, const AttentionShape& shape, const
   dispatch::check_input(args.o, dispatch::o_role(shape, "o", {}), dim);
   dispatch::check_row_values(args.lse, "lse", shape.problem, false);
   if (arithmetic(options).hopper) {
-    core::expect(args.row_max.rank > 0, "row_max", "the forward's, in the Hopper recipe", "none");
+    core::expect(args.row_max.rank != 0, "row_max", "the forward's, in the Hopper recipe", "none");
     dispatch::check_row_values(args.row_max, "row_max", shape.problem, false);
   }
   const Role q = dispatch::q_role(shape, options);
@@ -123,8 +123,8 @@ void check_backward(const BackwardArgs& args, const AttentionShape& shape, const
                                           .tiles = role.offsets->tiles.back()});
   }
   core::expect(args.dq_overflows.rank == 0, "dq_overflows", "none on the CPU", args.dq_overflows);
-  if (args.delta.rank > 0) dispatch::check_row_values(args.delta, "delta", shape.problem, true);
-  if (args.dq_seq.rank > 0) {
+  if (args.delta.rank != 0) dispatch::check_row_values(args.delta, "delta", shape.problem, true);
+  if (args.dq_seq.rank != 0) {
     core::expect(options.broadcast_q && args.dq.given(), "dq_seq",
                  "none unless q is broadcast and dq is given", args.dq_seq);
     dispatch::check_output_tensor({args.dq_seq, {}}, dispatch::o_role(shape, "dq_seq", {}), dim);
@@ -149,7 +149,7 @@ cpu::ForwardCall make_call(const ForwardArgs& args, const AttentionShape& shape,
   call.o = dispatch::make_target(args.o, dispatch::o_role(shape, "o", options.output_shape),
                                  options.scale_rule);
   call.lse = dispatch::row_values(args.lse);
-  if (args.row_max.rank > 0) call.row_max = dispatch::row_values(args.row_max);
+  if (args.row_max.rank != 0) call.row_max = dispatch::row_values(args.row_max);
   const std::int64_t keys = cpu::shared_key_bytes(shape.problem);
   if (keys > 0) call.shared_keys = arena.take<std::uint16_t>(keys / 2);
   return call;
@@ -178,7 +178,7 @@ cpu::BackwardCall make_call(const BackwardArgs& args, const AttentionShape& shap
   call.dq = dispatch::make_target(args.dq, gradient_role(q, options), options.scale_rule);
   call.dk = dispatch::make_target(args.dk, gradient_role(k, options), options.scale_rule);
   call.dv = dispatch::make_target(args.dv, gradient_role(v, options), options.scale_rule);
-  if (args.delta.rank > 0) call.delta = dispatch::row_values(args.delta);
+  if (args.delta.rank != 0) call.delta = dispatch::row_values(args.delta);
   call.dq_seq = dispatch::make_target({args.dq_seq, {}}, dispatch::o_role(shape, "dq_seq", {}),
                                       options.scale_rule);
   const std::int64_t sums = args.dq.given() ? cpu::dq_sums_elems(shape.problem) : 0;

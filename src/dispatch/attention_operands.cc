@@ -30,7 +30,7 @@ void check_role_scales(const attention::Tensor& tensor, const Role& role) {
   core::expect(payload || tensor.scales.rank == 0, name, "none without e4m3 payload",
                tensor.scales);
   if (!payload) return;
-  core::expect(tensor.scales.rank > 0, name,
+  core::expect(tensor.scales.rank != 0, name,
                core::later("the scales of {} blocks", block_shape_name(role.block_shape)), "none");
   check_scales(tensor.scales, name, role_plan(tensor, role), role.block_shape,
                ScaleLayout::kRowMajor);
@@ -134,7 +134,7 @@ void check_output_tensor(const attention::Tensor& tensor, const Role& role, std:
   check_output(tensor.values, role.name);
   check_dtype(tensor.values, role.name, {DType::kBF16, DType::kF32, DType::kE4M3});
   check_shape(tensor.values, role.name, std::vector{role.tokens, role.heads, head_dim});
-  if (tensor.scales.rank > 0) check_output(tensor.scales, fmt::format("{}.scales", role.name));
+  if (tensor.scales.rank != 0) check_output(tensor.scales, fmt::format("{}.scales", role.name));
   check_role_scales(tensor, role);
 }
 

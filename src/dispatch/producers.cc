@@ -44,7 +44,7 @@ void check_scales_of(const Tensor& tensor, std::string_view name, BlockShape blo
     core::expect(tensor.scales.rank == 0, scales, "none without e4m3 payload", tensor.scales);
     return;
   }
-  core::expect(tensor.scales.rank > 0, scales,
+  core::expect(tensor.scales.rank != 0, scales,
                core::later("the scales of {} blocks", block_shape_name(block_shape)), "none");
   dispatch::check_scales(tensor.scales, scales, plan_of(tensor.values, block_shape, offsets),
                          block_shape, ScaleLayout::kRowMajor);
@@ -276,9 +276,9 @@ void rmsnorm_backward(const RmsNormBackwardArgs& args, Backend backend) {
   dispatch::check_tensor(args.rstd, "rstd");
   dispatch::check_dtype(args.rstd, "rstd", {DType::kF32});
   dispatch::check_shape(args.rstd, "rstd", std::vector{tokens});
-  if (args.dy.rank > 0) check_result(args.dy, "dy", {tokens, dim});
-  if (args.dx.rank > 0) check_result(args.dx, "dx", {tokens, dim});
-  if (args.dweight.rank > 0) check_result(args.dweight, "dweight", {dim});
+  if (args.dy.rank != 0) check_result(args.dy, "dy", {tokens, dim});
+  if (args.dx.rank != 0) check_result(args.dx, "dx", {tokens, dim});
+  if (args.dweight.rank != 0) check_result(args.dweight, "dweight", {dim});
   check_overlaps(args);
   cpu::rmsnorm_backward({.products = products,
                          .x = args.x,

@@ -69,14 +69,15 @@ void check_payload(const TensorView& payload, std::string_view name, const Plan&
   dispatch::check_shape(payload, name, shape);
 }
 
-/// Outputs share memory neither with the input nor with each other.
 struct NamedView {
   const TensorView& tensor;
   std::string_view name;
 };
-void check_overlaps(std::initializer_list<NamedView> inputs,
+/// Outputs share memory neither with inputs, offsets among them, nor with each other.
+void check_overlaps(const QuantizeOptions& options, std::initializer_list<NamedView> inputs,
                     std::initializer_list<NamedView> outputs) {
   dispatch::Overlaps tensors;
+  if (options.cu_seqlens) tensors.input(*options.cu_seqlens, "cu_seqlens");
   for (const NamedView& input : inputs) tensors.input(input.tensor, input.name);
   for (const NamedView& output : outputs) tensors.output(output.tensor, output.name);
   tensors.check();
@@ -115,7 +116,7 @@ void quantize(const TensorView& input, const TensorView& payload, const TensorVi
   check_payload(payload, "payload", plan, input.dims());
   dispatch::check_output(scales, "scales");
   dispatch::check_scales(scales, "scales", plan, options.block_shape, options.layout);
-  check_overlaps({{input, "input"}}, {{payload, "payload"}, {scales, "scales"}});
+  check_overlaps(options, {{input, "input"}}, {{payload, "payload"}, {scales, "scales"}});
   if (options.layout == ScaleLayout::kTiled128x4) {
     const ScaleBuffer buffer(plan, options.block_shape);
     dispatch::quantize_groups(plan, input, payload,
@@ -137,7 +138,7 @@ void dequantize(const TensorView& payload, const TensorView& scales, const Tenso
   dispatch::check_output(output, "output");
   check_floats(output, "output");
   dispatch::check_shape(output, "output", payload.dims());
-  check_overlaps({{payload, "payload"}, {scales, "scales"}}, {{output, "output"}});
+  check_overlaps(options, {{payload, "payload"}, {scales, "scales"}}, {{output, "output"}});
   if (options.layout == ScaleLayout::kTiled128x4) {
     const ScaleBuffer buffer(plan, options.block_shape);
     untile_all(plan, scales, buffer.view);
@@ -158,7 +159,7 @@ void tile_scales(std::span<const std::int64_t> shape, const TensorView& scales,
   dispatch::check_scales(scales, "scales", plan, options.block_shape, ScaleLayout::kRowMajor);
   dispatch::check_output(tiled, "tiled");
   dispatch::check_scales(tiled, "tiled", plan, options.block_shape, ScaleLayout::kTiled128x4);
-  check_overlaps({{scales, "scales"}}, {{tiled, "tiled"}});
+  check_overlaps(options, {{scales, "scales"}}, {{tiled, "tiled"}});
   tile_all(plan, scales, tiled);
 }
 
@@ -170,7 +171,7 @@ void untile_scales(std::span<const std::int64_t> shape, const TensorView& tiled,
   dispatch::check_scales(tiled, "tiled", plan, options.block_shape, ScaleLayout::kTiled128x4);
   dispatch::check_output(scales, "scales");
   dispatch::check_scales(scales, "scales", plan, options.block_shape, ScaleLayout::kRowMajor);
-  check_overlaps({{tiled, "tiled"}}, {{scales, "scales"}});
+  check_overlaps(options, {{tiled, "tiled"}}, {{scales, "scales"}});
   untile_all(plan, tiled, scales);
 }
 
@@ -187,7 +188,7 @@ RealignSummary realign(const TensorView& payload, const TensorView& scales,
   check_payload(payload_out, "payload_out", plan, payload.dims());
   dispatch::check_output(scales_out, "scales_out");
   dispatch::check_scales(scales_out, "scales_out", plan, BlockShape::k32xD, options.layout);
-  check_overlaps({{payload, "payload"}, {scales, "scales"}},
+  check_overlaps(options, {{payload, "payload"}, {scales, "scales"}},
                  {{payload_out, "payload_out"}, {scales_out, "scales_out"}});
   const mx::RealignReport report =
       dispatch::realign_groups(plan, payload, as_compact(scales, plan, options.block_shape),

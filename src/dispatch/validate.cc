@@ -72,6 +72,7 @@ void check_output(const TensorView& tensor, std::string_view name) {
 
 void check_dtype(const TensorView& tensor, std::string_view name,
                  std::initializer_list<DType> allowed) {
+  check_member(tensor.dtype, name);
   if (std::find(allowed.begin(), allowed.end(), tensor.dtype) != allowed.end()) return;
   std::string names;
   for (const DType dtype : allowed) {

@@ -43,7 +43,7 @@ BackwardProblem make_problem(const attention::BackwardArgs& args,
   core::expect(args.o.given(), "o", "the forward's", "none");
   problem.o = device_rows(args.o, "o", problem, Side::kO);
   check_row_values(args.lse, "lse", problem);
-  if (args.row_max.rank > 0) check_row_values(args.row_max, "row_max", problem);
+  if (args.row_max.rank != 0) check_row_values(args.row_max, "row_max", problem);
   problem.dq = device_rows(args.dq, "dq", problem, Side::kQ);
   problem.dk = device_rows(args.dk, "dk", problem, Side::kK);
   problem.dv = device_rows(args.dv, "dv", problem, Side::kK);

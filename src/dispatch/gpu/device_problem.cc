@@ -142,7 +142,7 @@ void check_strides(const TensorView& x, std::string_view name) {
 }
 
 const std::int64_t* wide_offsets(const TensorView& cu_seqlens) {
-  const bool wide = cu_seqlens.rank > 0 && cu_seqlens.dtype == DType::kI64;
+  const bool wide = cu_seqlens.rank != 0 && cu_seqlens.dtype == DType::kI64;
   return wide ? static_cast<const std::int64_t*>(cu_seqlens.data) : nullptr;
 }
 
@@ -152,7 +152,7 @@ void check_scales_given(const Tensor& x, std::string_view name, BlockShape shape
     expect(x.scales.rank == 0, later("{}.scales", name), "none without e4m3 payload", x.scales);
     return;
   }
-  expect(x.scales.rank > 0, later("{}.scales", name),
+  expect(x.scales.rank != 0, later("{}.scales", name),
          later("the scales of {} blocks", block_shape_name(shape)), "none");
 }
 

@@ -19,7 +19,7 @@ ForwardProblem make_problem(const attention::ForwardArgs& args, const attention:
   core::expect(args.o.given(), "o", "a tensor", "none");
   problem.o = device_rows(args.o, "o", problem, Side::kO);
   check_row_values(args.lse, "lse", problem);
-  if (args.row_max.rank > 0) check_row_values(args.row_max, "row_max", problem);
+  if (args.row_max.rank != 0) check_row_values(args.row_max, "row_max", problem);
   return problem;
 }
 
@@ -39,7 +39,7 @@ device::ClearBehindParams behind_of(const ForwardProblem& problem) {
   Behind behind(problem);
   behind.add_rows(problem.o, Side::kO);
   behind.add_row_values(args.lse);
-  if (args.row_max.rank > 0) behind.add_row_values(args.row_max);
+  if (args.row_max.rank != 0) behind.add_row_values(args.row_max);
   return behind.params();
 }
 

@@ -89,14 +89,14 @@ void check(const BackwardProblem& problem) {
   check_dials(problem);
   for (const auto& [tensor, name] :
        {std::pair(&problem.args.delta, "delta"), std::pair(&problem.args.dq_seq, "dq_seq")}) {
-    if (tensor->rank > 0) {
+    if (tensor->rank != 0) {
       unsupported(name, "none in a backward on sm_90a", core::text(*tensor));
     }
   }
   if (options.deterministic && !sm90::backward::dq_has_order(options.broadcast_q, problem.mask)) {
     unsupported("deterministic", "false on sm_90a where q is broadcast under a mask", "true");
   }
-  core::expect(problem.args.row_max.rank > 0, "row_max", "the forward's, in the Hopper recipe",
+  core::expect(problem.args.row_max.rank != 0, "row_max", "the forward's, in the Hopper recipe",
                "none");
   check_row_max(problem.args.row_max, problem.args.lse);
   const int head_dim = problem.operands.head_dim;
