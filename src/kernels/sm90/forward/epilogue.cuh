@@ -202,7 +202,7 @@ __device__ inline void store_rows(const ForwardParams& params, const TileRecord&
     const std::int64_t at = tile.head * params.lse_head_stride + tile.o_begin + row;
     const bool seen = sum[h] != 0.0f;
     // O is divided by what is summed, as P's payload is made of the same numbers.
-    const float whole = sum[h] + Rows::cut_off(rows, h, sum[h]);
+    const float whole = Rows::whole_sum(rows, h, sum[h]);
     params.lse[at] = seen ? (__log2f(whole) - rows.base[h]) * kLn2 : -INFINITY;
     if (params.row_max != nullptr) params.row_max[at] = seen ? Rows::row_max(rows, h) : -INFINITY;
   }

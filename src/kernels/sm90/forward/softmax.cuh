@@ -26,12 +26,6 @@ struct PackedRowState : RowState {
   std::uint32_t bases = kNoBases;  ///< infinite: the next block finds them anew
 };
 
-/// What exponentials in half have cut off row h's sum, but for `exact`, in the mean.
-__device__ inline float cut_off(const PackedRowState& rows, int h, float sum, float exact) {
-  const bool packed = (rows.bases >> (16 * h) & 0xFFFFu) != (PackedRowState::kNoBases & 0xFFFFu);
-  return packed ? kHalfExp2Cut * (sum - exact) : 0.0f;
-}
-
 /// What a call of the softmax is told of its block.
 struct BlockUse {
   bool partial;    ///< some rows of the warpgroup do not see all of it
@@ -150,7 +144,7 @@ class Softmax<Config, Scores::kF32, false> {
   };
 
   __device__ static float row_max(const State& rows, int h) { return kOffset - rows.base[h]; }
-  __device__ static float cut_off(const State&, int, float) { return 0.0f; }
+  __device__ static float whole_sum(const State&, int, float sum) { return sum; }
 
   __device__ static void run(const Scales& scales, RowState& rows, Fragment& s,
                              std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
@@ -245,9 +239,11 @@ class Softmax<Config, Scores::kF16, false> {
   };
 
   __device__ static float row_max(const State& rows, int h) { return kOffset - rows.base[h]; }
-  __device__ static float cut_off(const State& rows, int h, float sum) {
-    constexpr float kLargest = 256.0f;  // of P'
-    return forward::cut_off(rows, h, sum, kLargest);
+  /// With what exponentials in half have cut off in the mean, of all but the largest P'.
+  __device__ static float whole_sum(const State& rows, int h, float sum) {
+    constexpr float kLargest = 256.0f;
+    const bool packed = (rows.bases >> (16 * h) & 0xFFFFu) != (State::kNoBases & 0xFFFFu);
+    return packed ? fmaf(sum - kLargest, kHalfExp2Cut, sum) : sum;
   }
 
   /// The row sums follow the maxima, where any of the warp's moved; O is to.

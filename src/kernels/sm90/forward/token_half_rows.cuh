@@ -52,10 +52,8 @@ struct TokenHalfRows {
     }
   }
   __device__ static float row_max(const State& rows, int h) { return rows.top[h]; }
-  /// The largest key's P' is a part of the sum that nobody knows.
-  __device__ static float cut_off(const State& rows, int h, float sum) {
-    return forward::cut_off(rows, h, sum, 0.0f);
-  }
+  /// As it is: the largest P' is a part of the sum that nobody knows.
+  __device__ static float whole_sum(const State&, int, float sum) { return sum; }
 
   static constexpr std::uint32_t kMinusOne = 0xBC00BC00, kEight = 0x48004800;
   static constexpr std::uint32_t kInfinity = 0x7C00;

@@ -39,7 +39,7 @@ class Softmax<Config, Scores::kF32, true> {
   }
 
   __device__ static float row_max(const State& rows, int h) { return rows.top[h]; }
-  __device__ static float cut_off(const State&, int, float) { return 0.0f; }
+  __device__ static float whole_sum(const State&, int, float sum) { return sum; }
 
   __device__ static void run(const Scales& scales, State& rows, Fragment& s,
                              std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
