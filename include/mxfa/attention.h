@@ -60,7 +60,8 @@ struct Options {
   std::int64_t max_seqlen_q = -1;
   std::int64_t max_seqlen_k = -1;
 
-  /// kMxfp8 only. The dials need BF16, F16 or F32 tensors where they skip quantization.
+  /// kMxfp8 only: refused in kBf16. The dials need BF16, F16 or F32 tensors where they skip
+  /// quantization.
   bool qk_bf16 = false;  ///< S from BF16 q and k; on Hopper GPUs o sums in half, as half_scores
   /// dP from BF16 dout and v. A forward computes no dP: it takes the option, so that a pair of
   /// calls may share theirs, but `exact` and Blackwell GPUs, which have no backward, refuse it.

@@ -34,8 +34,8 @@ struct Options {
   double eps = 1e-6;                                   ///< of both norms
   std::int64_t max_seqlen_k = -1;                      ///< >= 0: longer sequences are refused
   ScaleRule scale_rule = ScaleRule::kRoundUp;          ///< of everything that is quantized
-  /// kMxfp8 only: BF16 for the operands of the products with few rows, those of the seed queries
-  /// and of the output (seed_norm, Wq, dq; o, Wo, dy).
+  /// Without effect in kBf16: BF16 for the operands of the products with few rows, those of the
+  /// seed queries and of the output (seed_norm, Wq, dq; o, Wo, dy).
   bool queries_bf16 = false;
 };
 

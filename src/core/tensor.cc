@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace mxfa {
@@ -41,8 +43,11 @@ TensorView make_tensor(void* data, DType dtype, std::initializer_list<std::int64
 }
 
 std::string describe(const TensorView& tensor) {
-  return fmt::format("{} [{}]", dtype_name(tensor.dtype),
-                     fmt::join(tensor.dims().begin(), tensor.dims().end(), ", "));
+  // A view with a wrong rank is described by whoever refuses it.
+  const auto rank = static_cast<std::size_t>(std::clamp(tensor.rank, 0, kMaxRank));
+  const std::span dims(tensor.shape.data(), rank);
+  return fmt::format("{} [{}]{}", dtype_name(tensor.dtype), fmt::join(dims, ", "),
+                     tensor.rank == int(rank) ? "" : fmt::format(" of rank {}", tensor.rank));
 }
 
 }  // namespace mxfa

@@ -46,7 +46,11 @@ void with_workspace(std::span<std::byte> workspace, Make make, Body body) {
     Arena counter;
     make(counter);
     const std::size_t bytes = static_cast<std::size_t>(counter.used()) + 64;
-    own.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64})));
+    own.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64}, std::nothrow)));
+    if (own == nullptr) {
+      throw Error(ErrorKind::kUnsupported,
+                  fmt::format("workspace: {} bytes could not be allocated", bytes));
+    }
     workspace = {own.get(), bytes};
   }
   with_memory(workspace, "workspace", make, body);

@@ -29,6 +29,11 @@ bool is_bf16(const Options& options) { return options.precision == Precision::kB
 
 void check_options(const Options& options) {
   dispatch::check_members(options);
+  for (const auto& [dial, name] :
+       {std::pair(options.qk_bf16, "qk_bf16"), std::pair(options.dp_bf16, "dp_bf16"),
+        std::pair(options.leak_free, "leak_free")}) {
+    core::expect(!dial || !is_bf16(options), name, "false where precision is bf16", "true");
+  }
   core::expect(!options.half_scores, "half_scores", "a Hopper GPU", "the CPU");
   core::expect(!options.exact, "exact", "a device", "the CPU (its oracle is `mxfa sqnr`)");
   core::expect(options.dq_accum == DType::kF32, "dq_accum", "f32 on the CPU",
@@ -63,7 +68,7 @@ class DTypeCheck {
 cpu::Arithmetic arithmetic(const Options& options) {
   return {.bf16 = is_bf16(options),
           .hopper = options.recipe == Recipe::kHopper && !is_bf16(options),
-          .leak_free = options.leak_free && !is_bf16(options),
+          .leak_free = options.leak_free,
           .rule = options.scale_rule};
 }
 
@@ -166,12 +171,12 @@ cpu::BackwardCall make_call(const BackwardArgs& args, const AttentionShape& shap
   cpu::BackwardCall call{.problem = shape.problem, .arithmetic = arithmetic(options)};
   call.q_k = bf16 ? maker.values(args.q, q) : maker.quantized(args.q, q);
   call.k_q = bf16 ? maker.values(args.k, k) : maker.quantized(args.k, k);
-  call.q_s = options.qk_bf16 && !bf16 ? maker.values(args.q, q) : call.q_k;
-  call.k_s = options.qk_bf16 && !bf16 ? maker.values(args.k, k) : call.k_q;
+  call.q_s = options.qk_bf16 ? maker.values(args.q, q) : call.q_k;
+  call.k_s = options.qk_bf16 ? maker.values(args.k, k) : call.k_q;
   const bool dp_values = bf16 || options.dp_bf16;
   call.v_p = dp_values ? maker.values(args.v, v) : maker.quantized(args.v, v);
   call.dout_v = bf16 ? maker.values(args.dout, dout) : maker.quantized(args.dout, dout);
-  call.dout_p = options.dp_bf16 && !bf16 ? maker.values(args.dout, dout) : call.dout_v;
+  call.dout_p = options.dp_bf16 ? maker.values(args.dout, dout) : call.dout_v;
   call.o = maker.values(args.o, dispatch::o_role(shape, "o", {}));
   call.lse = dispatch::row_values(args.lse);
   if (call.arithmetic.hopper) call.row_max = dispatch::row_values(args.row_max);

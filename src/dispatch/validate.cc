@@ -52,6 +52,7 @@ void check_tensor(const TensorView& tensor, std::string_view name) {
   core::expect(!negative, name, "extents of at least 0", tensor);
   core::expect(has_countable_elements(dims), name, kCountableElements, tensor);
   check_reach(tensor, name);
+  core::expect(tensor.rank > 0 || tensor.data != nullptr, name, "a tensor", "none");
   if (!(is_empty(tensor) || tensor.data != nullptr))
     refuse(name, "data", "a null pointer for " + core::text(tensor));
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);

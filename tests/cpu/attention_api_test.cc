@@ -400,5 +400,47 @@ TEST(CpuAttentionRefusals, WorkspaceWithoutAnAddress) {
             want);
 }
 
+/// Keys that broadcast one row: the tensors are small, what attention would make of them is not.
+TEST(CpuAttentionRefusals, WorkspaceThatNoMachineHas) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers end the program at such an allocation";
+#endif
+  constexpr std::int64_t kManyHeads = 1 << 12;
+  AttentionCall call{.num_heads = kManyHeads,
+                     .num_heads_kv = kManyHeads,
+                     .cu_seqlens_q = {0, 1},
+                     .cu_seqlens_k = {0, INT32_MAX},
+                     .q = std::vector<float>(kManyHeads * 32),
+                     .k = std::vector<float>(32),
+                     .dout = std::vector<float>(kManyHeads * 32)};
+  call.poison_all();
+  const auto broadcast = [&] {
+    attention::Tensor keys{make_tensor(call.k.data(), DType::kF32, {INT32_MAX, kManyHeads, 32}),
+                           {}};
+    keys.values.strides = {0, 0, 1};
+    return keys;
+  };
+  attention::ForwardArgs args = call.forward_args();
+  args.k = args.v = broadcast();
+  const std::int64_t bytes = attention::forward_workspace_bytes(args, {}) + 64;
+  EXPECT_GT(bytes, std::int64_t{1} << 47);
+  EXPECT_EQ(message_of([&] { attention::forward(args, {}); }),
+            "workspace: " + std::to_string(bytes) + " bytes could not be allocated");
+}
+
+TEST(CpuAttentionRefusals, DialsOfMxfp8InBf16) {
+  attention::Options options;
+  options.precision = attention::Precision::kBf16;
+  const std::string want = ": expected false where precision is bf16, got true";
+  EXPECT_EQ(refusal(options, [](auto&, auto& o) { o.qk_bf16 = true; }), "qk_bf16" + want);
+  EXPECT_EQ(refusal(options, [](auto&, auto& o) { o.dp_bf16 = true; }), "dp_bf16" + want);
+  EXPECT_EQ(refusal(options, [](auto&, auto& o) { o.leak_free = true; }), "leak_free" + want);
+  AttentionCall call = small_call(options);
+  call.run_forward();
+  call.options.leak_free = true;
+  EXPECT_EQ(message_of([&] { attention::backward(call.backward_args(), call.options); }),
+            "leak_free" + want);
+}
+
 }  // namespace
 }  // namespace mxfa::testing

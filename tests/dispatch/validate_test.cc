@@ -147,9 +147,21 @@ TEST(ValidateQuantize, DataMustBePresentAndAligned) {
   QuantizeCall null;
   null.in.data = nullptr;
   EXPECT_EQ(null.run(), "input: expected data, got a null pointer for bf16 [4, 2, 64]");
+  QuantizeCall absent;
+  absent.in = {};
+  EXPECT_EQ(absent.run(), "input: expected a tensor, got none");
   QuantizeCall odd;
   odd.in.data = static_cast<std::uint8_t*>(odd.in.data) + 1;
   EXPECT_EQ(odd.run(), "input: expected data aligned to 2 bytes, got an address 1 bytes past that");
+}
+
+TEST(Describe, AWrongRankReadsNothingBehindTheShape) {
+  TensorView view = make_tensor(nullptr, DType::kF32, {1, 2, 3, 4, 5});
+  EXPECT_EQ(describe(view), "f32 [1, 2, 3, 4, 5]");
+  view.rank = 100;
+  EXPECT_EQ(describe(view), "f32 [1, 2, 3, 4, 5] of rank 100");
+  view.rank = -1;
+  EXPECT_EQ(describe(view), "f32 [] of rank -1");
 }
 
 /// Inputs may be broadcast (all strides 0), outputs may not.
