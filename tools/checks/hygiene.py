@@ -12,7 +12,8 @@ LOUD = re.compile(
     r"\bstd::(cout|cerr|clog|exit|abort|terminate|getenv)\b|\bfmt::print\b"
     r"|(?<![\w.:>])(printf|puts|abort|exit|getenv)\s*\("
 )
-MAY_DRAW = "src/io/progress."  # the progress bar, drawn where a program asks for it
+# The progress bar, drawn where a program asks for it, and how programs print their messages.
+MAY_DRAW = ("src/io/progress.", "src/core/standard_streams.")
 
 
 def _header_faults(path, code, lines):
