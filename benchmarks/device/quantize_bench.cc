@@ -49,7 +49,6 @@ io::Record quantize(Bench& bench, const Form& form, std::int64_t tokens, int hea
       .tiled_tokens = form.tokens_axis ? pointer<std::uint8_t>(token_scales) : nullptr,
       .token_strides = strides,
       .transposed = form.transposed ? pointer<std::uint8_t>(transposed) : nullptr,
-      .transposed_pitch = tiles * 128,
       .offsets = {.batch = batch, .seqlen = seqlen},
       .num_heads = heads,
       .head_dim = kHeadDim,

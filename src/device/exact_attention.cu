@@ -109,7 +109,10 @@ __device__ void take_keys(const ExactAttentionParams& params, const Row& row, st
   const float weight = seen ? p * scale_of(params.v, head, row.sequence, own) : 0.0f;
   const unsigned mask = __ballot_sync(kAllLanes, seen);
   const int column = 4 * lane;
-  const std::int64_t place = 128 * params.v.offsets.tiles(row.sequence) + key;
+  const TransposedTiles tiles{params.v.num_heads, params.v.head_dim};
+  const std::int64_t place =
+      tiles.at(params.v.offsets.tiles(row.sequence) + key / mx::kAtomRows, head, column) +
+      key % mx::kAtomRows;
   for (int t = 0; t < 32; ++t) {
     if ((mask >> t & 1u) == 0) continue;
     const float factor = __shfl_sync(kAllLanes, weight, t);
@@ -117,9 +120,8 @@ __device__ void take_keys(const ExactAttentionParams& params, const Row& row, st
     const std::int64_t position = place + t / 16 * 16 + mx::pi_position(t % 16);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const std::int64_t dim_row = head * params.v.head_dim + column + j;
       float value[4];
-      decode_quad<mx::E4M3>(params.v.transposed[dim_row * params.v.pitch + position], value);
+      decode_quad<mx::E4M3>(params.v.transposed[position + j * mx::kAtomRows], value);
       state.o[j] = fmaf(factor, value[0], state.o[j]);
     }
   }

@@ -1,5 +1,6 @@
 #include "device/operands.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "device/checks.h"
@@ -104,23 +105,23 @@ class Preparation {
     }
     if (input.dtype == DType::kE4M3) return payload(input, offsets, sequences, num_heads, copies);
     const std::int32_t head_dim = spec_.head_dim <= 64 ? 64 : 128;
-    const std::int64_t pitch = transposed_pitch(sequences.total, sequences.batch);
+    const std::int64_t tiles = mx::max_tiles(sequences.total, sequences.batch);
     const std::int64_t scales = scale_pitch(copies.block_shape, sequences.total, sequences.batch);
     const std::int64_t width = std::int64_t{num_heads} * head_dim;
+    const std::int64_t head_bytes = std::max<std::int64_t>(sequences.total, 1) * head_dim;
     auto* const rows = copies.rows ? memory_.take<std::uint8_t>(sequences.total * width) : nullptr;
     auto* const transposed =
-        copies.transposed ? memory_.take<std::uint8_t>(pitch * width) : nullptr;
+        copies.transposed ? memory_.take<std::uint8_t>(tiles * mx::kAtomRows * width) : nullptr;
     auto* const scale_bytes = memory_.take<std::uint8_t>(scales * num_heads);
     if (queue_ != nullptr) {
       quantize(*queue_,
                {.input = quantize_input(input, offsets, sequences, spec_.head_dim),
                 .codes = rows,
-                .codes_row_stride = width,
-                .codes_head_stride = head_dim,
+                .codes_row_stride = head_dim,
+                .codes_head_stride = head_bytes,
                 .compact = scale_bytes,
                 .compact_strides = {.row = 1, .head = scales},
                 .transposed = transposed,
-                .transposed_pitch = pitch,
                 .offsets = offsets,
                 .num_heads = num_heads,
                 .head_dim = head_dim,
@@ -131,13 +132,13 @@ class Preparation {
                 .coarse = copies.coarse,
                 .half_sums = copies.half_sums,
                 .overlap = std::exchange(launched_, true)},
-               mx::max_tiles(sequences.total, sequences.batch));
+               tiles);
     }
     return {.rows = rows,
-            .token_stride = width,
-            .head_stride = head_dim,
+            .token_stride = head_dim,
+            .head_stride = head_bytes,
             .transposed = transposed,
-            .pitch = pitch,
+            .tiles = tiles,
             .order = copies.order,
             .scales = {.data = scale_bytes, .row_stride = 1, .head_stride = scales},
             .block_shape = copies.block_shape,
@@ -167,12 +168,13 @@ class Preparation {
                             .num_heads = num_heads,
                             .head_dim = spec_.head_dim};
     if (!copies.transposed) return result;
-    const std::int64_t pitch = transposed_pitch(sequences.total, sequences.batch);
+    const std::int64_t tiles = mx::max_tiles(sequences.total, sequences.batch);
     const std::int64_t scales = scale_pitch(copies.block_shape, sequences.total, sequences.batch);
-    auto* const transposed = memory_.take<std::uint8_t>(pitch * num_heads * spec_.head_dim);
+    auto* const transposed =
+        memory_.take<std::uint8_t>(tiles * TransposedTiles{num_heads, spec_.head_dim}.tile_bytes());
     auto* const scale_bytes = memory_.take<std::uint8_t>(scales * num_heads);
     result.transposed = transposed;
-    result.pitch = pitch;
+    result.tiles = tiles;
     // Not the caller's: a group of zeros has scale 0, and one that holds a NaN code 0xFF.
     result.scales = {.data = scale_bytes, .row_stride = 1, .head_stride = scales};
     if (queue_ == nullptr) return result;
@@ -185,14 +187,13 @@ class Preparation {
              .out_scales = scale_bytes,
              .out_scale_strides = {.row = 1, .head = scales},
              .transposed = transposed,
-             .transposed_pitch = pitch,
              .order = copies.order,
              .offsets = offsets,
              .num_heads = num_heads,
              .head_dim = spec_.head_dim,
              .transposed_head_dim = spec_.head_dim,
              .block_shape = copies.block_shape},
-            DType::kE4M3, mx::max_tiles(sequences.total, sequences.batch));
+            DType::kE4M3, tiles);
     return result;
   }
 
@@ -243,7 +244,6 @@ AttentionOperands prepare_operands(const Queue& queue, const OperandsSpec& spec,
 }
 
 AttentionOperands operands_in(const OperandsSpec& spec, void* memory) {
-  check(spec);
   internal::expect_aligned(memory, "memory", kMemoryAlignment);
   return Preparation(spec, memory, nullptr).run();
 }

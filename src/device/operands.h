@@ -21,21 +21,24 @@
 /// tiles, the prefix sum of ceil(seqlen / 128). With `row` counted from the sequence's first token:
 ///
 ///   rows        codes[(tokens(s) + row) * token_stride + head * head_stride + column]
-///   transposed  codes[(head * head_dim + column) * pitch + 128 * tiles(s) + p]
-///               where p = row with its lowest four bits permuted: pi_position or sigma_position
-///               (mx/permutation.h) of row % 16; p = row where the order is plain
+///   transposed  codes[((tiles(s) + row / 128) * num_heads + head) * 128 * head_dim +
+///                     128 * column + p]
+///               where p = row % 128 with its lowest four bits permuted: pi_position or
+///               sigma_position (mx/permutation.h) of row % 16; p = row % 128 where the order is
+///               plain
 ///   scales      32xD: scales[(groups(s) + row / 32) * row_stride + head * head_stride]
 ///               1xD:  scales[(tokens(s) + row) * row_stride + head * head_stride]
 ///
-/// So a sequence's transposed columns start at a multiple of 128 and fill whole tiles of 128.
+/// So a sequence's transposed columns fill whole tiles of 128 tokens (device/quantize.h). Prepared
+/// rows lie head by head (token_stride = head_dim): a box of either is one piece of memory.
 /// What is written: every row of every sequence; every column of every sequence's tiles, zeros
 /// (code 0x00) past its end; the scales of groups or tokens that exist. What is not: rows behind
 /// the last sequence, columns behind the last tile, scales there. Hence a box of rows that crosses
 /// a sequence's end holds other tokens or unwritten memory, so scores there must be *selected*
 /// away, while transposed columns are finite zeros up to the next multiple of 128 and not beyond.
 ///
-/// For the copy engine: base addresses, token_stride, head_stride (rows) and pitch are multiples of
-/// 16; rows are a tensor (head_dim, heads, tokens), transposed copies (pitch, heads * head_dim),
+/// For the copy engine: base addresses, token_stride and head_stride (rows) are multiples of 16;
+/// rows are a tensor (head_dim, heads, tokens), transposed copies (128, heads * head_dim, tiles),
 /// innermost first.
 ///
 /// Where scores are half or the form is leak-free, scales of K, and in leak-free form of V, go in
@@ -59,8 +62,8 @@ struct AttentionOperand {
   const std::uint8_t* rows = nullptr;        ///< [tokens, num_heads, head_dim]; null: not made
   std::int64_t token_stride = 0;             ///< bytes
   std::int64_t head_stride = 0;              ///< bytes
-  const std::uint8_t* transposed = nullptr;  ///< [num_heads, head_dim, pitch]; null: not made
-  std::int64_t pitch = 0;                    ///< bytes, a multiple of 128
+  const std::uint8_t* transposed = nullptr;  ///< [tiles, num_heads, head_dim, 128]; null: not made
+  std::int64_t tiles = 0;                    ///< of the transposed copy, at least tiles(batch)
   TokenOrder order = TokenOrder::kPlain;     ///< of the transposed copy
   OperandScales scales = {};
   BlockShape block_shape = BlockShape::k32xD;  ///< k32xD or k1xD
@@ -85,10 +88,6 @@ inline constexpr std::uint8_t kLoweredTokenV = 8;
 /// 2^-64: the row sum of a leak-free forward takes P' * 2^-v, which must not overflow.
 inline constexpr std::uint8_t kLeakFreeMinScale = 127 - 64;
 
-/// Pitch of a transposed copy, from shapes alone.
-MXFA_HOST_DEVICE constexpr std::int64_t transposed_pitch(std::int64_t total, std::int64_t batch) {
-  return mx::max_tiles(total, batch) * mx::kAtomRows;
-}
 /// Bytes from head to head of prepared scales: rows of the block shape, padded to 16.
 MXFA_HOST_DEVICE constexpr std::int64_t scale_pitch(BlockShape shape, std::int64_t total,
                                                     std::int64_t batch) {
@@ -157,7 +156,8 @@ std::int64_t operands_bytes(const OperandsSpec& spec);
 /// Launches what makes the operands, in `memory` (256-byte aligned, operands_bytes() of it), which
 /// is overwritten. Throws Error that names the field where the specification is malformed.
 AttentionOperands prepare_operands(const Queue& queue, const OperandsSpec& spec, void* memory);
-/// Where prepare_operands() of the same specification left them; launches nothing.
+/// Where prepare_operands() of the same specification left them; launches nothing, checks nothing
+/// of the specification.
 AttentionOperands operands_in(const OperandsSpec& spec, void* memory);
 
 }  // namespace mxfa::device

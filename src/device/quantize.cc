@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "device/checks.h"
-#include "device/tensor_map.h"
+#include "device/transposed_map.h"
 #include "mx/jagged_scale.h"
 
 namespace mxfa::device {
@@ -40,12 +40,6 @@ void check_outputs(const QuantizeParams& params) {
   expect_aligned(params.tiled_dim, "tiled_dim", 16);
   expect_aligned(params.tiled_tokens, "tiled_tokens", 16);
   expect_aligned(params.transposed, "transposed", 16);
-  if (params.transposed != nullptr) {
-    expect_multiple(params.transposed_pitch, "transposed_pitch", mx::kAtomRows);
-    core::expect(params.transposed_pitch >= 0 &&
-                     params.transposed_pitch <= std::numeric_limits<std::int32_t>::max(),
-                 "transposed_pitch", "0 to 2^31 - 1", params.transposed_pitch);
-  }
 }
 
 /// The input as the copy engine may see it: head_dim, heads, rows, sequences.
@@ -87,21 +81,6 @@ CUtensorMap input_map(const Queue& queue, const QuantizeParams& params, const In
                           .box = box});
 }
 
-CUtensorMap transposed_map(const Queue& queue, const QuantizeParams& params) {
-  const std::uint64_t dims[] = {
-      static_cast<std::uint64_t>(params.transposed_pitch),
-      static_cast<std::uint64_t>(std::int64_t{params.num_heads} * params.head_dim)};
-  const std::uint64_t strides[] = {static_cast<std::uint64_t>(params.transposed_pitch)};
-  const std::uint32_t box[] = {mx::kAtomRows, static_cast<std::uint32_t>(params.head_dim)};
-  return make_tensor_map(queue.device,
-                         {.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                          .address = reinterpret_cast<std::uint64_t>(params.transposed),
-                          .dims = dims,
-                          .stride_bytes = strides,
-                          .box = box,
-                          .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
-}
-
 }  // namespace
 
 void quantize(const Queue& queue, const QuantizeParams& params, std::int64_t max_tiles) {
@@ -114,7 +93,10 @@ void quantize(const Queue& queue, const QuantizeParams& params, std::int64_t max
   launched.bulk = tensor.copyable;
   const CUtensorMap map = tensor.copyable ? input_map(queue, params, tensor) : CUtensorMap{};
   const CUtensorMap transposed =
-      params.transposed != nullptr ? transposed_map(queue, params) : CUtensorMap{};
+      params.transposed != nullptr
+          ? make_transposed_map(queue.device, params.transposed,
+                                {params.num_heads, params.head_dim}, max_tiles, mx::kAtomRows)
+          : CUtensorMap{};
   driver::LaunchShape shape;
   shape.grid[0] = internal::grid_for(queue, works, 1, 1);
   shape.block[0] = static_cast<unsigned>(quantize_threads(params.input.dtype));

@@ -13,6 +13,23 @@ namespace mxfa::device {
 /// Which token of a group of 16 lies where in a transposed copy (mx/permutation.h).
 enum class TokenOrder : std::uint8_t { kPlain, kPi, kSigma };
 
+/// Transposed copies, [tiles, num_heads, head_dim, 128 tokens], K-major: what a tile holds of a
+/// head is one piece of memory. (As columns of all tokens, a tile's would lie as far from each
+/// other as a batch is long, each in a page of its own.)
+struct TransposedTiles {
+  std::int32_t num_heads = 1;
+  std::int32_t head_dim = 0;
+
+  MXFA_HOST_DEVICE constexpr std::int64_t tile_bytes() const {
+    return std::int64_t{num_heads} * head_dim * mx::kAtomRows;
+  }
+  /// Where the 128 tokens of tile `tile` begin, of one column.
+  MXFA_HOST_DEVICE constexpr std::int64_t at(std::int64_t tile, std::int64_t head,
+                                             std::int64_t column) const {
+    return tile * tile_bytes() + (head * head_dim + column) * mx::kAtomRows;
+  }
+};
+
 /// Where sequences lie, on the device: arrays written by jagged_offsets() without a host round
 /// trip, or closed forms where all sequences have one length.
 struct JaggedOffsetsView {
@@ -90,8 +107,7 @@ struct QuantizeParams {
   AtomStrides dim_strides = {};
   std::uint8_t* tiled_tokens = nullptr;  ///< atoms along tokens (rows are head_dim)
   AtomStrides token_strides = {};
-  std::uint8_t* transposed = nullptr;  ///< codes [num_heads, head_dim, pitch], K-major
-  std::int64_t transposed_pitch = 0;   ///< a multiple of 128, at least 128 * tiles
+  std::uint8_t* transposed = nullptr;  ///< codes, TransposedTiles of num_heads and head_dim
   JaggedOffsetsView offsets = {};
   std::int32_t num_heads = 1;
   std::int32_t head_dim = 0;  ///< of the outputs: 32, 64, 96 or 128; missing columns count as 0

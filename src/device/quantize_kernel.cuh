@@ -53,9 +53,8 @@ struct Consumer {
 
   // By one thread of the team, after the barrier that follows the team's writes and fences.
   __device__ void store_transposed(const G& group) const {
-    const std::int32_t coords[2] = {
-        static_cast<std::int32_t>(group.tile.index * mx::kAtomRows),
-        static_cast<std::int32_t>(std::int64_t{group.tile.head} * params.head_dim)};
+    const std::int32_t coords[3] = {0, group.tile.head * params.head_dim,
+                                    static_cast<std::int32_t>(group.tile.index)};
     ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &transposed_map, coords,
                               group.stage);
     ptx::cp_async_bulk_commit_group();

@@ -19,7 +19,6 @@ void realign(const Queue& queue, const RealignParams& params, DType format,
   internal::expect_multiple(params.out_head_stride, "out_head_stride", 4);
   if (params.transposed != nullptr) {
     internal::expect_aligned(params.transposed, "transposed", 16);
-    internal::expect_multiple(params.transposed_pitch, "transposed_pitch", mx::kAtomRows);
     core::expect(params.transposed_head_dim >= params.head_dim &&
                      params.transposed_head_dim <= mx::kAtomRows &&
                      params.transposed_head_dim % 4 == 0,

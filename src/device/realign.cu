@@ -234,15 +234,14 @@ struct Realigner {
   __device__ void store_transposed(const unsigned (&codes)[kScaleBlock]) const {
     if (column >= params.transposed_head_dim) return;
     const TransposedOrder order(params.order);
+    const TransposedTiles tiles{params.num_heads, params.transposed_head_dim};
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       unsigned words[8];
       transposed_column(codes, c, order, words);
-      const std::int64_t dim_row =
-          std::int64_t{group.tile.head} * params.transposed_head_dim + column + c;
-      auto* target =
-          reinterpret_cast<uint4*>(params.transposed + dim_row * params.transposed_pitch +
-                                   group.tile.index * mx::kAtomRows + group.index * kScaleBlock);
+      auto* target = reinterpret_cast<uint4*>(
+          params.transposed + tiles.at(group.tile.index, group.tile.head, column + c) +
+          group.index * kScaleBlock);
       target[0] = make_uint4(words[0], words[1], words[2], words[3]);
       target[1] = make_uint4(words[4], words[5], words[6], words[7]);
     }

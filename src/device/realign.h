@@ -32,7 +32,6 @@ struct RealignParams {
   std::uint8_t* out_scales = nullptr;  ///< [groups, num_heads], 32xD
   CompactStrides out_scale_strides = {};
   std::uint8_t* transposed = nullptr;  ///< as in QuantizeParams, or null
-  std::int64_t transposed_pitch = 0;
   TokenOrder order = TokenOrder::kPlain;
   RealignCounters* counters = nullptr;  ///< or null
   JaggedOffsetsView offsets = {};

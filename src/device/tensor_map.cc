@@ -24,27 +24,25 @@ CUtensorMap make_tensor_map(const driver::Device& device, const TensorMapDesc& d
   struct Aligned {
     CUtensorMap map = {};
   } aligned;
-  std::array<cuuint64_t, kMaxRank> dims{}, strides{};
-  std::array<cuuint32_t, kMaxRank> box{}, element_strides{};
-  std::copy(desc.dims.begin(), desc.dims.end(), dims.begin());
-  std::copy(desc.stride_bytes.begin(), desc.stride_bytes.end(), strides.begin());
-  std::copy(desc.box.begin(), desc.box.end(), box.begin());
-  element_strides.fill(1);
+  constexpr cuuint32_t kElementStrides[kMaxRank] = {1, 1, 1, 1, 1};
+  cuuint64_t dims[kMaxRank], strides[kMaxRank];  // of another type than the description's
+  const std::size_t rank = std::min(desc.dims.size(), kMaxRank);
+  for (std::size_t i = 0; i < rank; ++i) dims[i] = desc.dims[i];
+  for (std::size_t i = 0; i + 1 < rank; ++i) strides[i] = desc.stride_bytes[i];
   const driver::CurrentDevice current(device);
   const CUresult result = device.calls().cuTensorMapEncodeTiled(
-      &aligned.map, desc.type, static_cast<cuuint32_t>(desc.dims.size()),
-      reinterpret_cast<void*>(desc.address), dims.data(), strides.data(), box.data(),
-      element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, desc.swizzle,
+      &aligned.map, desc.type, static_cast<cuuint32_t>(rank), reinterpret_cast<void*>(desc.address),
+      dims, strides, desc.box.data(), kElementStrides, CU_TENSOR_MAP_INTERLEAVE_NONE, desc.swizzle,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) [[likely]]
+    return aligned.map;
   device.driver().check(
-      result, result == CUDA_SUCCESS
-                  ? "cuTensorMapEncodeTiled"
-                  : fmt::format("cuTensorMapEncodeTiled(type {}, address {:#x}, dims [{}], stride "
-                                "bytes [{}], box [{}], swizzle {})",
-                                int(desc.type), desc.address, fmt::join(desc.dims, ", "),
-                                fmt::join(desc.stride_bytes, ", "), fmt::join(desc.box, ", "),
-                                int(desc.swizzle)));
-  return aligned.map;
+      result, fmt::format("cuTensorMapEncodeTiled(type {}, address {:#x}, dims [{}], stride "
+                          "bytes [{}], box [{}], swizzle {})",
+                          int(desc.type), desc.address, fmt::join(desc.dims, ", "),
+                          fmt::join(desc.stride_bytes, ", "), fmt::join(desc.box, ", "),
+                          int(desc.swizzle)));
+  return {};  // not reached
 }
 
 }  // namespace mxfa::device

@@ -110,32 +110,36 @@ std::optional<bool> share_memory(const TensorView& a, const TensorView& b) {
   return false;
 }
 
-void Overlaps::add(const TensorView& tensor, std::string_view name, std::string_view suffix,
-                   bool output) {
+void Overlaps::add(const TensorView& tensor, std::string_view name, bool scales, bool output) {
   if (tensor.rank == 0) return;
-  const auto dims = tensor.dims();
-  if (std::ranges::count(dims, 0) > 0) return;
-  const Runs runs = runs_of(tensor);
+  const auto size = static_cast<std::int64_t>(dtype_size(tensor.dtype));
+  std::int64_t before = 0, behind = 0;  // of the first element, in elements
+  for (int i = 0; i < tensor.rank; ++i) {
+    if (tensor.shape[i] == 0) return;
+    const std::int64_t steps = (tensor.shape[i] - 1) * tensor.strides[i];
+    (steps < 0 ? before : behind) += steps;
+  }
+  const auto first = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(tensor.data));
   entries_.push_back({.tensor = &tensor,
                       .name = name,
-                      .suffix = suffix,
+                      .scales = scales,
                       .output = output,
-                      .begin = runs.begin,
-                      .end = runs.begin + runs.span()});
+                      .begin = first + before * size,
+                      .end = first + (behind + 1) * size});
 }
 void Overlaps::input(const TensorView& tensor, std::string_view name) {
-  add(tensor, name, "", false);
+  add(tensor, name, false, false);
 }
 void Overlaps::input(const Tensor& tensor, std::string_view name) {
-  add(tensor.values, name, "", false);
-  add(tensor.scales, name, ".scales", false);
+  add(tensor.values, name, false, false);
+  add(tensor.scales, name, true, false);
 }
 void Overlaps::output(const TensorView& tensor, std::string_view name) {
-  add(tensor, name, "", true);
+  add(tensor, name, false, true);
 }
 void Overlaps::output(const Tensor& tensor, std::string_view name) {
-  add(tensor.values, name, "", true);
-  add(tensor.scales, name, ".scales", true);
+  add(tensor.values, name, false, true);
+  add(tensor.scales, name, true, true);
 }
 void Overlaps::workspace(std::span<std::byte> memory) {
   if (memory.empty()) return;
@@ -151,9 +155,10 @@ void Overlaps::check() const {
       if (!(late.output || early.output)) continue;
       if (share_memory(*late.tensor, *early.tensor) != true) continue;
       const Entry &out = early.output ? early : late, &other = early.output ? late : early;
-      refuse(fmt::format("{}{}", out.name, out.suffix),
+      const auto suffix = [](const Entry& entry) { return entry.scales ? ".scales" : ""; };
+      refuse(fmt::format("{}{}", out.name, suffix(out)),
              "memory that no other tensor of the call has",
-             fmt::format("some of {}{}'s", other.name, other.suffix));
+             fmt::format("some of {}{}'s", other.name, suffix(other)));
     }
   }
 }

@@ -22,7 +22,7 @@ std::optional<bool> share_memory(const TensorView& a, const TensorView& b);
 /// elements, or of rank 0, are left out.
 class Overlaps {
  public:
-  Overlaps() { entries_.reserve(32); }
+  Overlaps() { entries_.reserve(16); }  // of a forward
   Overlaps(const Overlaps&) = delete;
   Overlaps& operator=(const Overlaps&) = delete;
 
@@ -40,11 +40,12 @@ class Overlaps {
  private:
   struct Entry {
     const TensorView* tensor;
-    std::string_view name, suffix;
+    std::string_view name;
+    bool scales;  ///< of the tensor of that name
     bool output;
     std::int64_t begin, end;  ///< addresses
   };
-  void add(const TensorView& tensor, std::string_view name, std::string_view suffix, bool output);
+  void add(const TensorView& tensor, std::string_view name, bool scales, bool output);
 
   std::vector<Entry> entries_;
   TensorView workspace_;

@@ -21,14 +21,28 @@ bool is_empty(const TensorView& tensor) { return std::ranges::count(tensor.dims(
 /// So many elements or bytes no machine addresses, and sums of several such numbers fit 63 bits.
 constexpr double kMost = 0x1p56;
 
-/// In double, where products of extents and strides do not overflow.
-void check_reach(const TensorView& tensor, std::string_view name) {
-  double reach = 0;  // of the last element from the first
-  for (int i = 0; i < tensor.rank; ++i) {
-    const double steps = std::max(static_cast<double>(tensor.shape[i]), 1.0) - 1;
-    reach += steps * std::fabs(static_cast<double>(tensor.strides[i]));
+/// What a checked tensor's shape and strides say, in one pass: in double, where products of extents
+/// and strides do not overflow.
+struct Extent {
+  bool negative = false, empty = false;
+  double elements = 1;  ///< of dimensions that are not empty
+  double reach = 0;     ///< of the last element from the first
+
+  explicit Extent(const TensorView& tensor) {
+    for (int i = 0; i < tensor.rank; ++i) {
+      const std::int64_t extent = tensor.shape[i];
+      negative = negative || extent < 0;
+      empty = empty || extent == 0;
+      if (extent <= 1) continue;
+      const auto steps = static_cast<double>(extent);
+      elements *= steps;
+      reach += (steps - 1) * std::fabs(static_cast<double>(tensor.strides[i]));
+    }
   }
-  if (reach * static_cast<double>(dtype_size(tensor.dtype)) < kMost) return;
+};
+
+void check_reach(const TensorView& tensor, const Extent& extent, std::string_view name) {
+  if (extent.reach * static_cast<double>(dtype_size(tensor.dtype)) < kMost) return;
   const std::span strides(tensor.strides.data(), std::size_t(tensor.rank));
   refuse(name, "elements that lie within 2^56 bytes",
          fmt::format("{} with strides {}", core::text(tensor), shape_text(strides)));
@@ -46,19 +60,17 @@ void check_tensor(const TensorView& tensor, std::string_view name) {
   core::expect(tensor.rank >= 0 && tensor.rank <= kMaxRank, name,
                core::later("0 to {} dimensions", kMaxRank), tensor.rank);
   check_member(tensor.dtype, name);
-  const auto dims = tensor.dims();
-  const bool negative =
-      std::any_of(dims.begin(), dims.end(), [](auto extent) { return extent < 0; });
-  core::expect(!negative, name, "extents of at least 0", tensor);
-  core::expect(has_countable_elements(dims), name, kCountableElements, tensor);
-  check_reach(tensor, name);
+  const Extent extent(tensor);
+  core::expect(!extent.negative, name, "extents of at least 0", tensor);
+  core::expect(extent.elements < kMost, name, kCountableElements, tensor);
+  check_reach(tensor, extent, name);
   core::expect(tensor.rank > 0 || tensor.data != nullptr, name, "a tensor", "none");
-  if (!(is_empty(tensor) || tensor.data != nullptr))
+  if (!(extent.empty || tensor.data != nullptr))
     refuse(name, "data", "a null pointer for " + core::text(tensor));
-  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
-  core::expect(address % dtype_size(tensor.dtype) == 0, name,
-               core::later("data aligned to {} bytes", dtype_size(tensor.dtype)),
-               core::later("an address {} bytes past that", address % dtype_size(tensor.dtype)));
+  const std::size_t size = dtype_size(tensor.dtype);  // a power of two
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(tensor.data) & (size - 1);
+  core::expect(past == 0, name, core::later("data aligned to {} bytes", size),
+               core::later("an address {} bytes past that", past));
 }
 
 void check_output(const TensorView& tensor, std::string_view name) {

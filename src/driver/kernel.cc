@@ -8,11 +8,13 @@ namespace {
 // What a kernel may use without asking (CUDA C++ Programming Guide, compute capabilities).
 constexpr unsigned kDefaultSmemBytes = 48 * 1024;
 
-/// What is under `key`, made where it is not there; without memory where it is.
-template <class Map>
-typename Map::mapped_type& find_or_make(Map& map, std::string_view key) {
-  const auto found = map.find(key);
-  return found != map.end() ? found->second : map[std::string(key)];
+/// What is under `key`, made where it is not there.
+template <class Value>
+Value& find_or_make(std::vector<std::pair<std::string, Value>>& named, std::string_view key) {
+  for (auto& [name, value] : named) {
+    if (name == key) return value;
+  }
+  return named.emplace_back(std::string(key), Value()).second;
 }
 
 /// A launch as the driver takes it.

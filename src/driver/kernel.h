@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "driver/device.h"
 
@@ -76,6 +78,9 @@ class KernelCache {
                         const LaunchShape& shape);
 
  private:
+  /// A few things by name, each search a comparison or two: names of one length are few.
+  template <class Value>
+  using Named = std::vector<std::pair<std::string, Value>>;
   /// What of a shape, beside its grid, decides how many clusters are resident.
   using ClusterShape = std::array<unsigned, 7>;
   struct Entry {
@@ -85,7 +90,7 @@ class KernelCache {
   };
   struct Module {
     CUmodule handle = nullptr;
-    std::map<std::string, Entry, std::less<>> entries = {};
+    Named<Entry> entries = {};
   };
 
   /// Loaded and granted what it needs. The lock is the caller's.
@@ -98,7 +103,7 @@ class KernelCache {
   const Device& device_;
   std::span<const KernelImage> images_;
   std::mutex mutex_;
-  std::map<std::string, Module, std::less<>> modules_;
+  Named<Module> modules_;
 };
 
 }  // namespace mxfa::driver

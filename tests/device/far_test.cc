@@ -248,7 +248,7 @@ void check_quantize(BlockShape shape, DType dtype, std::int64_t misplaced = 0) {
       compact(period.arrays.compact, tail.arrays.compact),
       dim(period.arrays.tiled_dim, tail.arrays.tiled_dim, test.num_heads),
       tokens(period.arrays.tiled_tokens, tail.arrays.tiled_tokens, test.num_heads),
-      transposed(period.transposed, tail.transposed, kDim);
+      transposed(period.transposed, tail.transposed);
   const std::int64_t cols = mx::scale_cols(shape, test.head_dim);
   const bool along_tokens = mx::block_rows(shape) == kScaleBlock;
   quantize(machine.queue(),
@@ -268,7 +268,6 @@ void check_quantize(BlockShape shape, DType dtype, std::int64_t misplaced = 0) {
             .tiled_tokens = along_tokens ? tokens.as<std::uint8_t>() : nullptr,
             .token_strides = {.head_bytes = tokens.line_bytes()},
             .transposed = transposed.as<std::uint8_t>(),
-            .transposed_pitch = transposed.line_bytes(),
             .offsets = batch.view,
             .num_heads = static_cast<std::int32_t>(test.num_heads),
             .head_dim = static_cast<std::int32_t>(test.head_dim),

@@ -96,8 +96,9 @@ class Reader {
   }
   std::uint8_t transposed_code(std::int64_t s, std::int64_t position, std::int64_t head,
                                std::int64_t column) const {
-    return at(operand_.transposed + (head * operand_.head_dim + column) * operand_.pitch +
-              128 * offsets_.tiles[s] + position);
+    const std::int64_t tile = offsets_.tiles[s] + position / 128;
+    return at(operand_.transposed + (tile * operand_.num_heads + head) * 128 * operand_.head_dim +
+              128 * column + position % 128);
   }
   std::uint8_t scale(std::int64_t s, std::int64_t row, std::int64_t head) const {
     return at(operand_.scales.data +

@@ -256,7 +256,6 @@ inline void check(const Case& test, BlockShape shape) {
             .tiled_tokens = want.tiled_tokens.empty() ? nullptr : tokens.as<std::uint8_t>(),
             .token_strides = atoms,
             .transposed = transposed.as<std::uint8_t>(),
-            .transposed_pitch = tiles * mx::kAtomRows,
             .offsets = batch.view,
             .num_heads = static_cast<std::int32_t>(test.num_heads),
             .head_dim = static_cast<std::int32_t>(test.head_dim),
@@ -272,7 +271,7 @@ inline void check(const Case& test, BlockShape shape) {
   testing::expect_same(compact, want.compact, "compact");
   testing::expect_same(dim, want.tiled_dim, "tiled along head_dim");
   testing::expect_same(tokens, want.tiled_tokens, "tiled along tokens");
-  testing::expect_same(transposed, want_transposed, "transposed", tiles * mx::kAtomRows);
+  testing::expect_same(transposed, want_transposed, "transposed", mx::kAtomRows);
   if (test.dtype != DType::kBF16) {
     EXPECT_EQ(overflows.download<std::uint64_t>()[0], input.overflows);
     EXPECT_TRUE(!test.sums || input.overflows > 0);

@@ -155,10 +155,6 @@ TEST(QuantizeChecks, NameTheField) {
   expect_named("num_heads", [](QuantizeParams& p) { p.num_heads = 0; });
   expect_named("input.sums.exponent", [](QuantizeParams& p) { p.input.sums.exponent = 65; });
   expect_named("codes_row_stride", [](QuantizeParams& p) { p.codes_row_stride = 4; });
-  expect_named("transposed_pitch", [](QuantizeParams& p) {
-    p.transposed = reinterpret_cast<std::uint8_t*>(4096);
-    p.transposed_pitch = 64;
-  });
   expect_named("scale axis", [](QuantizeParams& p) {
     p.block_shape = BlockShape::k1x32;
     p.tiled_tokens = reinterpret_cast<std::uint8_t*>(4096);

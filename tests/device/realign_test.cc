@@ -123,7 +123,6 @@ TEST_P(RealignOnDevice, BitEqualToTheCpu) {
            .out_scales = out_scales.as<std::uint8_t>(),
            .out_scale_strides = {.row = test.num_heads, .head = 1},
            .transposed = transposed.as<std::uint8_t>(),
-           .transposed_pitch = batch.offsets.tiles.back() * mx::kAtomRows,
            .order = TokenOrder::kPi,
            .counters = counters.as<RealignCounters>(),
            .offsets = batch.view,

@@ -82,19 +82,21 @@ inline std::int64_t token_at(device::TokenOrder order, std::int64_t position) {
   return position;
 }
 
-/// Codes [total, width] as a transposed copy [width, 128 * tiles].
+/// Codes [total, width] as a transposed copy [tiles, width, 128].
 inline std::vector<std::uint8_t> transposed_copy(const mx::JaggedOffsets& offsets,
                                                  const std::vector<std::uint8_t>& codes,
                                                  std::int64_t width, device::TokenOrder order) {
-  const std::int64_t pitch = offsets.tiles.back() * mx::kAtomRows;
-  std::vector<std::uint8_t> result(static_cast<std::size_t>(width * pitch));
+  std::vector<std::uint8_t> result(
+      static_cast<std::size_t>(offsets.tiles.back() * width * mx::kAtomRows));
   for (std::int64_t s = 0; s < offsets.batch(); ++s) {
-    const std::int64_t begin = offsets.tiles[s] * mx::kAtomRows;
-    for (std::int64_t p = 0; p < offsets.tiles[s + 1] * mx::kAtomRows - begin; ++p) {
+    const std::int64_t end = (offsets.tiles[s + 1] - offsets.tiles[s]) * mx::kAtomRows;
+    for (std::int64_t p = 0; p < end; ++p) {
       const std::int64_t token = token_at(order, p);
       if (token >= offsets.seqlen(s)) continue;
+      const std::int64_t tile = offsets.tiles[s] + p / mx::kAtomRows;
       for (std::int64_t column = 0; column < width; ++column) {
-        result[column * pitch + begin + p] = codes[(offsets.tokens[s] + token) * width + column];
+        result[(tile * width + column) * mx::kAtomRows + p % mx::kAtomRows] =
+            codes[(offsets.tokens[s] + token) * width + column];
       }
     }
   }

@@ -39,6 +39,7 @@ BackwardProblem make_problem(const attention::BackwardArgs& args,
   spec.forward = false;
   spec.backward = true;
   spec.bf16_dp = options.dp_bf16;
+  check_tensor(args.dout.values, "dout");
   spec.dout = device_input(args.dout, "dout", problem, Side::kO, attention::dout_shape(options));
   core::expect(args.o.given(), "o", "the forward's", "none");
   problem.o = device_rows(args.o, "o", problem, Side::kO);

@@ -130,13 +130,13 @@ void check_side_shape(const TensorView& x, std::string_view name, const DevicePr
 
 void check_strides(const TensorView& x, std::string_view name) {
   const int last = x.rank - 1;
+  const std::int64_t end = device::kMapStrideEnd / static_cast<std::int64_t>(dtype_size(x.dtype));
   expect(x.strides[last] == 1, name, "contiguous rows of head_dim",
          later("stride {}", x.strides[last]));
   for (int i = 0; i < last; ++i) {
     expect(x.strides[i] >= 0, name, "no negative stride on a device",
            later("stride {} in dimension {}", x.strides[i], i));
-    expect(x.strides[i] < device::kMapStrideEnd / static_cast<std::int64_t>(dtype_size(x.dtype)),
-           name, "strides below 2^40 bytes on a device",
+    expect(x.strides[i] < end, name, "strides below 2^40 bytes on a device",
            later("stride {} of {} in dimension {}", x.strides[i], dtype_name(x.dtype), i));
   }
 }
@@ -239,6 +239,7 @@ DeviceProblem make_device_problem(const DeviceInputs& inputs, const attention::O
   const BlockShape blocks = attention::operand_shape(options);
   spec.q = device_input(inputs.q, "q", problem, Side::kQ, blocks);
   spec.k = device_input(inputs.k, "k", problem, Side::kK, blocks);
+  check_tensor(inputs.v.values, "v");  // q and k have been
   spec.v = device_input(inputs.v, "v", problem, Side::kK, blocks);
   expect(!options.qk_bf16 || q.dtype != DType::kE4M3, "q",
          "bf16 or f32 (the options read unquantized values)", q);
@@ -248,7 +249,6 @@ DeviceProblem make_device_problem(const DeviceInputs& inputs, const attention::O
 device::OperandInput device_input(const Tensor& x, std::string_view name,
                                   const DeviceProblem& problem, Side side, BlockShape shape) {
   const TensorView& values = x.values;
-  check_tensor(values, name);
   check_dtype(values, name, {DType::kBF16, DType::kF32, DType::kE4M3});
   check_side_shape(values, name, problem, side);
   check_strides(values, name);
@@ -362,10 +362,11 @@ struct NarrowOffsets {
 }  // namespace
 
 std::int64_t with_offsets_bytes(const DeviceProblem& problem, std::int64_t bytes) {
+  if (problem.wide_cu_seqlens_q == nullptr && problem.wide_cu_seqlens_k == nullptr) return bytes;
   core::Arena counter({}, device::kMemoryAlignment);
   counter.take<std::byte>(bytes);
   const NarrowOffsets offsets(problem, counter);
-  return offsets.q == nullptr && offsets.k == nullptr ? bytes : counter.used();
+  return counter.used();
 }
 
 void narrow_offsets(DeviceProblem& problem, std::byte* workspace, std::int64_t bytes, bool launch) {

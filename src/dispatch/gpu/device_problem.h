@@ -41,7 +41,8 @@ DeviceProblem make_device_problem(const DeviceInputs& inputs, const attention::O
 enum class Side : std::uint8_t { kQ, kO, kK };
 const device::Sequences& sequences_of(const DeviceProblem& problem, Side side);
 
-/// An input of a side that is quantized, or payload with the scales of `shape` blocks.
+/// A checked input of a side (check_tensor) that is quantized, or payload with the scales of
+/// `shape` blocks.
 device::OperandInput device_input(const Tensor& x, std::string_view name,
                                   const DeviceProblem& problem, Side side, BlockShape shape);
 

@@ -331,7 +331,6 @@ class DeviceOperand {
       tiles.push_back(tiles.back() + mx::ceil_div(side.length(s), 128));
     }
     total_ = side.total() + slack_rows;
-    pitch_ = std::max<std::int64_t>(128 * tiles.back(), 128);
     by_token_ = !side.matrices.empty() && side.matrices[0].block_shape == BlockShape::k1xD;
     const std::int64_t scale_rows = by_token_ ? side.total() : groups.back();
     scale_pitch_ = mx::ceil_div(std::max<std::int64_t>(scale_rows, 1), 16) * 16;
@@ -343,7 +342,7 @@ class DeviceOperand {
                 .token_stride = side.heads * side.dim,
                 .head_stride = side.dim,
                 .transposed = transposed ? codes_->as<const std::uint8_t>() : nullptr,
-                .pitch = pitch_,
+                .tiles = tiles.back(),
                 .order = device::TokenOrder::kPi,
                 .scales = {.data = scales_->as<const std::uint8_t>(),
                            .row_stride = 1,
@@ -366,8 +365,12 @@ class DeviceOperand {
   void fill(const std::vector<std::int64_t>& groups, const std::vector<std::int64_t>& tiles,
             bool transposed) {
     const std::int64_t dim = side_.dim, heads = side_.heads;
-    std::vector<std::uint8_t> codes(transposed ? heads * dim * pitch_ : total_ * heads * dim,
-                                    transposed ? 0x00 : 0x7F);
+    const device::TransposedTiles layout{static_cast<std::int32_t>(heads),
+                                         static_cast<std::int32_t>(dim)};
+    std::vector<std::uint8_t> codes(
+        transposed ? std::max<std::int64_t>(tiles.back(), 1) * layout.tile_bytes()
+                   : total_ * heads * dim,
+        transposed ? 0x00 : 0x7F);
     std::vector<std::uint8_t> scales(heads * scale_pitch_, 0xFF);
     for (std::int64_t i = 0; i < std::ssize(side_.matrices); ++i) {
       const mx::QuantizedMatrix& matrix = side_.matrices[i];
@@ -377,8 +380,9 @@ class DeviceOperand {
         scales[head * scale_pitch_ + scale_row] = matrix.scale(row, 0);
         for (std::int64_t d = 0; d < dim; ++d) {
           const std::int64_t column = row / 16 * 16 + mx::pi_position(static_cast<int>(row % 16));
-          const std::int64_t at = transposed ? (head * dim + d) * pitch_ + 128 * tiles[s] + column
-                                             : ((side_.cu[s] + row) * heads + head) * dim + d;
+          const std::int64_t at = transposed
+                                      ? layout.at(tiles[s] + column / 128, head, d) + column % 128
+                                      : ((side_.cu[s] + row) * heads + head) * dim + d;
           codes[at] = matrix.code(row, d);
         }
       }
@@ -388,7 +392,7 @@ class DeviceOperand {
   }
 
   const Side& side_;
-  std::int64_t total_ = 0, pitch_ = 0, scale_pitch_ = 0;
+  std::int64_t total_ = 0, scale_pitch_ = 0;
   bool by_token_ = false;
   std::optional<Guarded> codes_, scales_, cu_, groups_, tiles_;
   device::AttentionOperand operand_;

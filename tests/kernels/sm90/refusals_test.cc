@@ -26,7 +26,7 @@ BackwardCall good_call(Product product) {
                                .token_stride = 64,
                                .head_stride = 64,
                                .transposed = somewhere<std::uint8_t>(),
-                               .pitch = 128,
+                               .tiles = 1,
                                .order = order,
                                .scales = {.data = somewhere<std::uint8_t>()},
                                .total = 1,

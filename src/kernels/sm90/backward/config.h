@@ -166,10 +166,10 @@ struct DqRecord {
 /// A query tile as consumers and the dQ role see it.
 struct StageRecord {
   std::uint32_t flags;
-  std::int32_t row0;      ///< in its sequence
-  std::int32_t q_column;  ///< of Q^T
-  std::int32_t o_column;  ///< of dO^T
-  std::int32_t head;      ///< of Q and dO
+  std::int32_t row0;    ///< in its sequence
+  std::int32_t q_tile;  ///< of Q^T, 64 tokens each
+  std::int32_t o_tile;  ///< of dO^T
+  std::int32_t head;    ///< of Q and dO
   DqRecord dq;
 };
 

@@ -101,7 +101,6 @@ void check_operand(const AttentionOperand& x, std::string_view name, int head_di
   expect(empty || x.transposed != nullptr, later("{}.transposed", name), "an address", "none");
   expect(x.order == copies.order, later("{}.order", name),
          copies.order == device::TokenOrder::kPi ? "pi" : "sigma", "another");
-  expect(x.pitch % 128 == 0, later("{}.pitch", name), "a multiple of 128", x.pitch);
 }
 
 void check_gradient(const GradientOut& out, std::string_view name) {

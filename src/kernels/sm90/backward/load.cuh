@@ -121,8 +121,8 @@ class RowProducer {
     const int q_tile = place.q_tile + m, o_tile = place.o_tile + m;
     record() = {.flags = flags,
                 .row0 = m * kTileM,
-                .q_column = q_tile * kTileM,
-                .o_column = o_tile * kTileM,
+                .q_tile = q_tile,
+                .o_tile = o_tile,
                 .head = head,
                 .dq = {.tile = static_cast<std::int32_t>(head * params_.dq_head_stride) + q_tile,
                        .turn = turn_of(place, m),
@@ -157,7 +157,8 @@ __device__ inline void load_columns(const BackwardParams& params, SmemPlan<Confi
     const StageRecord& record = smem.stage[tile % Config::kTileRecords];
     if ((record.flags & kValid) == 0) break;
     const std::int32_t row = record.head * Config::kHeadDim;
-    const std::int32_t ot_at[2] = {record.o_column, row}, qt_at[2] = {record.q_column, row};
+    const std::int32_t ot_at[3] = {record.o_tile % 2 * kTileM, row, record.o_tile / 2};
+    const std::int32_t qt_at[3] = {record.q_tile % 2 * kTileM, row, record.q_tile / 2};
     ptx::mbarrier_arrive(shared_address(&smem.rows_empty[stage]));
     ptx::mbarrier_wait(shared_address(&smem.columns_empty[stage]), phase ^ 1);
     std::uint64_t* const full = &smem.columns_full[stage];

@@ -297,12 +297,12 @@ class KeyProducer {
     mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, kt_full, sizeof(smem_.kt[0]));
 #pragma unroll 1
     for (int panel = 0; panel < Config::kPanels; ++panel) {
-      // No column is at -128: zeros behind the sequence's end, where others' columns may be.
-      const int column = Config::kPanel * panel;
-      const std::int32_t columns_at[2] = {Config::kPanels == 1 || column < out.count
-                                              ? place.k_column + column
-                                              : -static_cast<int>(mx::kAtomRows),
-                                          head * Config::kHeadDim};
+      // No tile is at -1: zeros behind the sequence's end, where others' columns may be.
+      constexpr int kTile = mx::kAtomRows;
+      const int column = Config::kPanel * panel, at = place.k_column + column;
+      const bool exists = Config::kPanels == 1 || column < out.count;
+      const std::int32_t columns_at[3] = {at % kTile, head * Config::kHeadDim,
+                                          exists ? at / kTile : -1};
       cp_async_bulk_tensor(space_cluster, space_global,
                            smem_.kt[buffer()] + column * Config::kHeadDim, &params_.kt_map,
                            columns_at, kt_full);

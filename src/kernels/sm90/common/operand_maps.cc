@@ -53,16 +53,8 @@ CUtensorMap bf16_rows_map(const driver::Device& device, const Bf16Rows& x,
 
 CUtensorMap transposed_map(const driver::Device& device, const device::AttentionOperand& x,
                            std::uint32_t tokens) {
-  const std::uint64_t pitch = static_cast<std::uint64_t>(std::max<std::int64_t>(x.pitch, 128));
-  const std::uint64_t dims[] = {
-      pitch, static_cast<std::uint64_t>(x.num_heads) * static_cast<std::uint64_t>(x.head_dim)};
-  const std::uint64_t strides[] = {pitch};
-  const std::uint32_t box[] = {tokens, static_cast<std::uint32_t>(x.head_dim)};
-  return device::make_tensor_map(device, {.address = reinterpret_cast<std::uint64_t>(x.transposed),
-                                          .dims = dims,
-                                          .stride_bytes = strides,
-                                          .box = box,
-                                          .swizzle = swizzle_of(tokens)});
+  return device::make_transposed_map(device, x.transposed, {x.num_heads, x.head_dim}, x.tiles,
+                                     tokens);
 }
 
 }  // namespace mxfa::sm90

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "device/operands.h"
-#include "device/tensor_map.h"
+#include "device/transposed_map.h"
 
 /// Tensor maps over prepared operands (device/operands.h), swizzled as wgmma reads K-major tiles:
 /// by as many bytes as a box is wide.
@@ -27,7 +27,7 @@ CUtensorMap rows_map(const driver::Device& device, const device::AttentionOperan
 CUtensorMap bf16_rows_map(const driver::Device& device, const Bf16Rows& x,
                           const device::AttentionOperand& shape, std::int32_t columns,
                           std::uint32_t tokens);
-/// [heads * head_dim, pitch]: boxes of 64 or 128 `tokens` of all head_dim.
+/// [tiles, heads * head_dim, 128]: boxes of 64 or 128 `tokens` of all head_dim.
 CUtensorMap transposed_map(const driver::Device& device, const device::AttentionOperand& x,
                            std::uint32_t tokens);
 

@@ -79,7 +79,10 @@ struct Config {
   using Sums = std::conditional_t<kHalfSums, std::uint32_t[kHeadDim / 4], float[kHeadDim / 2]>;
   /// Q's fragments of so many steps of 32 bytes a row stay in registers, as far as there is room:
   /// reading Q from shared memory for every block costs 10% (power, and bandwidth).
-  static constexpr int kQRegisterSteps = kTokenScales ? 0 : kBf16 ? 1 : kHeadDim == 64 ? 2 : 3;
+  static constexpr int kQRegisterSteps = kTokenScales && kScores == Scores::kF16 ? 0
+                                         : kBf16                                 ? 1
+                                         : kHeadDim == 64                        ? 2
+                                                                                 : 3;
   /// Whether consumers' pointer to shared memory is made of its address in a register. Of a plain
   /// one ptxas rebuilds the window in the loop of FP32 scores (S2UR, twice a block: 2 to 3%); where
   /// it does not, the plain one is as fast or faster.
@@ -187,7 +190,7 @@ struct TileRecord {
   std::int64_t o_group = 0;   ///< first group of 32 rows of the sequence in o
   std::int64_t k_group = 0;   ///< first scale group of the sequence in K and V
   std::int32_t k_begin = 0;   ///< first row of the sequence in K
-  std::int32_t v_column = 0;  ///< first column of the sequence in V^T
+  std::int32_t v_tile = 0;    ///< first tile of the sequence in V^T
   std::int32_t seqlen_q = 0;
   std::int32_t seqlen_k = 0;
   std::int32_t head = 0;
@@ -213,7 +216,7 @@ struct TakenTile {
 struct Keys {
   std::int64_t group;   ///< first scale group of the sequence
   std::int32_t token;   ///< first row of the sequence in K
-  std::int32_t column;  ///< first column of the sequence in V^T
+  std::int32_t v_tile;  ///< first tile of the sequence in V^T
   std::int32_t count;   ///< of the sequence
   std::int32_t head;    ///< of K and V
   std::int32_t n_begin, n_end;

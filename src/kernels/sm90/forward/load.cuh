@@ -82,7 +82,7 @@ class KeyProducer {
       if (ptx::lane_now() == 0) {
         smem_.keys = {.group = record.k_group,
                       .token = record.k_begin,
-                      .column = record.v_column,
+                      .v_tile = record.v_tile,
                       .count = record.seqlen_k,
                       .head = record.head_kv,
                       .n_begin = record.n_begin,
@@ -183,7 +183,8 @@ class KeyProducer {
                            &smem_.k[stage_][part * Config::kTileN * Config::kQkPartBytes],
                            &params_.k_map, k_at, full);
     }
-    const std::int32_t v_at[2] = {keys.column + key0, keys.head * Config::kHeadDim};
+    static_assert(Config::kTileN == mx::kAtomRows);
+    const std::int32_t v_at[3] = {0, keys.head * Config::kHeadDim, keys.v_tile + n_block};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.v[stage_], &params_.v_map, v_at, full);
   }
 

@@ -188,8 +188,7 @@ class TileProducer {
     const std::int64_t own_groups = (sequence.seqlen_q + kScaleGroup - 1) / kScaleGroup;
     taken.record.o_group = params_.broadcast_q ? batch * own_groups : taken.q_group;
     taken.record.k_group = params_.k.offsets.groups(batch);
-    taken.record.v_column =
-        static_cast<std::int32_t>(params_.k.offsets.tiles(batch) * mx::kAtomRows);
+    taken.record.v_tile = static_cast<std::int32_t>(params_.k.offsets.tiles(batch));
   }
 
   /// What the order says too, but from the band: it takes 32 bits and few registers.
