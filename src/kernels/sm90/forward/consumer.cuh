@@ -53,6 +53,9 @@ class Consumer {
   using Sums = typename Config::Sums;
   using Fresh = typename Config::Fresh;
   static constexpr int kFresh = Config::kValueColumns / 2;
+  /// Leak-free FP32 scores: a block of one factor is never partial, and its path must not join that
+  /// of hidden scores ahead of its softmax. (ptxas then moves half of S to other registers.)
+  static constexpr bool kHidesLate = Config::kTokenScales && Config::kScores == Scores::kF32;
   static constexpr bool kPackedTokens = Config::kTokenScales && Config::kScores == Scores::kF16;
   static constexpr int kLastHalf = Config::kHeadDim / Config::kValueColumns - 1;
 
@@ -263,6 +266,13 @@ class Consumer {
       return Rows::run(scales, rows, s, p);
     } else {
       float rescale[2];
+      if constexpr (kHidesLate) {
+        if (__builtin_expect(scales.uniform, 1)) {
+          Rows::run_uniform(scales, rows, s, p, rescale);
+          return ptx::half2_pack(rescale[0], rescale[1]);
+        }
+        if (scales.partial) hide(tile, n_block, s);
+      }
       Rows::run(scales, rows, s, p, rescale);
       return ptx::half2_pack(rescale[0], rescale[1]);
     }
@@ -279,7 +289,8 @@ class Consumer {
     issue_scores<Config>(s, q, k_word_ + stage * (sizeof(smem_.k[0]) / 16));
   }
 
-  /// Waits for S and hides what is not visible; what the block's softmax multiplies.
+  /// Waits for S and, but for kHidesLate, hides what is not visible; what the block's softmax
+  /// multiplies.
   __device__ typename Rows::Scales wait_for_scores(const TileRecord& tile, int n_block,
                                                    const BlockRange& blocks,
                                                    typename Rows::State& rows,
@@ -291,12 +302,10 @@ class Consumer {
     const int anchor = smem_.scales[stage_].anchor;
     ptx::wgmma_wait<0>();
     fence_registers(s);
-    if (__builtin_expect(partial || anchor != rows.anchor, 0)) {
+    const bool hides = partial && !kHidesLate;
+    if (__builtin_expect(hides || anchor != rows.anchor, 0)) {
       const int nan_groups = (anchor + kNanGroupUnit / 2) / kNanGroupUnit;
-      if (partial) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) hide_scores(s, h, visible_columns(tile, n_block, h));
-      }
+      if (hides) hide(tile, n_block, s);
       if (anchor != rows.anchor) {
         move_anchor(anchor - nan_groups * kNanGroupUnit, nan_groups, tile, n_block, rows, sums);
       }
@@ -305,6 +314,11 @@ class Consumer {
       if (scales.kind != rows.kind) scale_sums<Config>(Rows::turn(scales, rows), sums);
     }
     return scales;
+  }
+
+  __device__ void hide(const TileRecord& tile, int n_block, typename Rows::Fragment& s) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) hide_scores(s, h, visible_columns(tile, n_block, h));
   }
 
   /// Of one of the thread's two rows, counted from its first column of the block.

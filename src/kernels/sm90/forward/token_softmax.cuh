@@ -20,12 +20,14 @@ class Softmax<Config, Scores::kF32, true> {
     float row[2];  ///< softmax_scale * log2(e) * 2^(exponent of the row)
     /// Rows that see only a part of the block must not take numbers that the others decide.
     bool uniform;
+    bool partial;
 
     __device__ Scales(const StageScales<Config>& source, RowNumbers<Config>& rows, int first,
                       BlockUse use)
         : TokenBlock<Config>(source, rows, first, use),
           row{rows.factor[row_of(first, 0)], rows.factor[row_of(first, 1)]},
-          uniform(source.uniform != 0 && !use.partial) {}
+          uniform(source.uniform != 0 && !use.partial),
+          partial(use.partial) {}
   };
 
   /// As a tile begins and ends; of the warp's 16 rows. One lane of each row's four keeps its top.
@@ -41,12 +43,37 @@ class Softmax<Config, Scores::kF32, true> {
   __device__ static float row_max(const State& rows, int h) { return rows.top[h]; }
   __device__ static float whole_sum(const State&, int, float sum) { return sum; }
 
+  /// A uniform block: one multiply-add a score.
+  __device__ static void run_uniform(const Scales& scales, State& rows, Fragment& s,
+                                     std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
+    const float key = scales.stage.pair[0].key[0], value = scales.stage.pair[0].value[0];
+    float maximum[2];
+    find_maxima(NoFactor(), s, maximum);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float scaled = maximum[h] * key;
+      if (scales.keeps_top) scales.raise_top(h, scaled * scales.row[h]);
+      maximum[h] = fmaf(scaled, scales.row[h], value);
+    }
+    raise_bases(rows, maximum, rescale);
+    const float factor[2] = {key * scales.row[0], key * scales.row[1]};
+    const float base[2] = {rows.base[0] + value, rows.base[1] + value};
+    float sum[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < Config::kTileN / 2; ++i) {
+      const int h = (i >> 1) & 1;
+      s[i] = ptx::exp2_approx(fmaf(s[i], factor[h], base[h]));
+      sum[h] += s[i];
+      if (i % 8 == 7) payload_of(s + i - 7, p + i / 8 * 2);
+    }
+    const float unfold = scales.stage.unfold[0];
+    rows.sum[0] = fmaf(rows.sum[0], rescale[0], sum[0] * unfold);
+    rows.sum[1] = fmaf(rows.sum[1], rescale[1], sum[1] * unfold);
+  }
+
+  /// Any other one, whose hidden scores are -infinity.
   __device__ static void run(const Scales& scales, State& rows, Fragment& s,
                              std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
-    if (__builtin_expect(scales.uniform, 1)) {
-      run_uniform(scales, rows, s, p, rescale);
-      return;
-    }
     float maximum[2];
     if (scales.keeps_top) {
       scale_scores<true>(scales, s, maximum);
@@ -78,33 +105,6 @@ class Softmax<Config, Scores::kF32, true> {
     static constexpr int kGroups = 1;
     __device__ static float factor(int) { return 1.0f; }
   };
-  /// All tokens have the same exponents: one multiply-add a score.
-  __device__ static void run_uniform(const Scales& scales, State& rows, Fragment& s,
-                                     std::uint32_t (&p)[Config::kTileN / 8], float (&rescale)[2]) {
-    const float key = scales.stage.pair[0].key[0], value = scales.stage.pair[0].value[0];
-    float maximum[2];
-    find_maxima(NoFactor(), s, maximum);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float scaled = maximum[h] * key;
-      if (scales.keeps_top) scales.raise_top(h, scaled * scales.row[h]);
-      maximum[h] = fmaf(scaled, scales.row[h], value);
-    }
-    raise_bases(rows, maximum, rescale);
-    const float factor[2] = {key * scales.row[0], key * scales.row[1]};
-    const float base[2] = {rows.base[0] + value, rows.base[1] + value};
-    float sum[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int i = 0; i < Config::kTileN / 2; ++i) {
-      const int h = (i >> 1) & 1;
-      s[i] = ptx::exp2_approx(fmaf(s[i], factor[h], base[h]));
-      sum[h] += s[i];
-      if (i % 8 == 7) payload_of(s + i - 7, p + i / 8 * 2);
-    }
-    const float unfold = scales.stage.unfold[0];
-    rows.sum[0] = fmaf(rows.sum[0], rescale[0], sum[0] * unfold);
-    rows.sum[1] = fmaf(rows.sum[1], rescale[1], sum[1] * unfold);
-  }
 
   /// Accumulators to z. The factors of keys are powers of two: one rounding.
   template <bool kTop>
