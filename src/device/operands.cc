@@ -1,6 +1,5 @@
 #include "device/operands.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "device/checks.h"
@@ -108,7 +107,6 @@ class Preparation {
     const std::int64_t tiles = mx::max_tiles(sequences.total, sequences.batch);
     const std::int64_t scales = scale_pitch(copies.block_shape, sequences.total, sequences.batch);
     const std::int64_t width = std::int64_t{num_heads} * head_dim;
-    const std::int64_t head_bytes = std::max<std::int64_t>(sequences.total, 1) * head_dim;
     auto* const rows = copies.rows ? memory_.take<std::uint8_t>(sequences.total * width) : nullptr;
     auto* const transposed =
         copies.transposed ? memory_.take<std::uint8_t>(tiles * mx::kAtomRows * width) : nullptr;
@@ -117,8 +115,8 @@ class Preparation {
       quantize(*queue_,
                {.input = quantize_input(input, offsets, sequences, spec_.head_dim),
                 .codes = rows,
-                .codes_row_stride = head_dim,
-                .codes_head_stride = head_bytes,
+                .codes_row_stride = width,
+                .codes_head_stride = head_dim,
                 .compact = scale_bytes,
                 .compact_strides = {.row = 1, .head = scales},
                 .transposed = transposed,
@@ -135,8 +133,8 @@ class Preparation {
                tiles);
     }
     return {.rows = rows,
-            .token_stride = head_dim,
-            .head_stride = head_bytes,
+            .token_stride = width,
+            .head_stride = head_dim,
             .transposed = transposed,
             .tiles = tiles,
             .order = copies.order,

@@ -29,8 +29,7 @@
 ///   scales      32xD: scales[(groups(s) + row / 32) * row_stride + head * head_stride]
 ///               1xD:  scales[(tokens(s) + row) * row_stride + head * head_stride]
 ///
-/// So a sequence's transposed columns fill whole tiles of 128 tokens (device/quantize.h). Prepared
-/// rows lie head by head (token_stride = head_dim): a box of either is one piece of memory.
+/// So a sequence's transposed columns fill whole tiles of 128 tokens (device/quantize.h).
 /// What is written: every row of every sequence; every column of every sequence's tiles, zeros
 /// (code 0x00) past its end; the scales of groups or tokens that exist. What is not: rows behind
 /// the last sequence, columns behind the last tile, scales there. Hence a box of rows that crosses

@@ -220,6 +220,7 @@ struct Keys {
   std::int32_t count;   ///< of the sequence
   std::int32_t head;    ///< of K and V
   std::int32_t n_begin, n_end;
+  std::int32_t full_begin, full_end;  ///< blocks that no warpgroup masks; of token scales
 };
 
 /// What a thread hands over of one part: its O, then sums, bases and the anchor; a warpgroup's

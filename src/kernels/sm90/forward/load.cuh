@@ -86,7 +86,10 @@ class KeyProducer {
                       .count = record.seqlen_k,
                       .head = record.head_kv,
                       .n_begin = record.n_begin,
-                      .n_end = record.n_end};
+                      .n_end = record.n_end,
+                      .full_begin = 0,
+                      .full_end = record.n_end};
+        if constexpr (Config::kTokenScales) find_full_blocks();
       }
       __syncwarp();
       int q_exponent = 0;
@@ -105,6 +108,15 @@ class KeyProducer {
   }
 
  private:
+  /// What all warpgroups that have rows see whole.
+  __device__ void find_full_blocks() {
+    for (const BlockRange& blocks : smem_.blocks[buffer_]) {
+      if (blocks.begin >= blocks.end) continue;
+      smem_.keys.full_begin = max(smem_.keys.full_begin, blocks.full_begin);
+      smem_.keys.full_end = min(smem_.keys.full_end, blocks.full_end);
+    }
+  }
+
   __device__ void load_keys(const Keys& keys, int q_exponent) {
     BlockExponents<Config> exponents(params_, keys);
     int anchor = kNoAnchor;
@@ -116,7 +128,8 @@ class KeyProducer {
       ptx::mbarrier_wait(shared_address(&smem_.empty[stage_]), phase_ ^ 1);
       bool has_nan;
       if constexpr (Config::kTokenScales) {
-        has_nan = write_token_scales(of_k, of_v);
+        has_nan =
+            write_token_scales(of_k, of_v, n_block >= keys.full_begin && n_block < keys.full_end);
       } else {
         has_nan = write_scales(q_exponent, of_k, of_v, anchor);
       }
@@ -237,11 +250,18 @@ class KeyProducer {
     return nan_groups != 0;
   }
 
-  /// Of scale codes as BlockExponents has them. Whether V has NaN.
-  __device__ bool write_token_scales(std::uint32_t k_codes, std::uint32_t v_codes) {
+  /// Of scale codes as BlockExponents has them. `full`: no warpgroup masks the block. Whether V has
+  /// NaN.
+  __device__ bool write_token_scales(std::uint32_t k_codes, std::uint32_t v_codes, bool full) {
     StageScales<Config>& out = smem_.scales[stage_];
     const bool same_k = same_codes(k_codes), same_v = same_codes(v_codes);
     const bool same_numbers = __all_sync(~0u, same_k && same_v);
+    if constexpr (Config::kScores == Scores::kF32) {
+      if (same_numbers && full && (v_codes & 0xFF) != mx::kE8M0Nan) {
+        if (ptx::lane_now() == 0) write_uniform(k_codes & 0xFF, v_codes & 0xFF);
+        return false;
+      }
+    }
     unsigned any_nan = 0, any_odd = 0;
 #pragma unroll
     for (int word = 0; word < Config::kTileN / 32; ++word) {
@@ -264,6 +284,15 @@ class KeyProducer {
       }
     }
     return any_nan != 0;
+  }
+
+  /// All that is read of a block of one kind of tokens, of which no row sees a part.
+  __device__ void write_uniform(int k_code, int v_code) {
+    StageScales<Config>& out = smem_.scales[stage_];
+    const int v = exponent_of(v_code);
+    write_token(0, exponent_of(k_code), v < kLeastValue ? kLeastValue : v);
+    out.anchor = kTokenAnchor<Config>;
+    out.uniform = 1;
   }
 
   /// By all lanes: whether this one's four codes are those of the first token.
