@@ -463,6 +463,13 @@ std::vector<BackwardCase> token_cases() {
 INSTANTIATE_TEST_SUITE_P(TokenScales, Backward, ::testing::ValuesIn(token_cases()),
                          [](const auto& test) { return test.param.name; });
 
+/// 0, step, .., count * step.
+std::vector<std::int32_t> multiples(std::int32_t step, int count) {
+  std::vector<std::int32_t> values;
+  for (int i = 0; i <= count; ++i) values.push_back(i * step);
+  return values;
+}
+
 const BackwardCase kOrdered[] = {
     {.name = "dense",
      .cu_seqlens_q = {0, 100, 200},
@@ -499,6 +506,17 @@ const BackwardCase kOrdered[] = {
      .num_heads_kv = 1,
      .mask = {.causal = true},
      .scores = Scores::kF16},
+    // As many streams as sequences: of no keys, of no queries, of many more keys than the others.
+    {.name = "streams",
+     .cu_seqlens_q = {0, 70, 140, 140, 204, 210},
+     .cu_seqlens_k = {0, 400, 400, 500, 1500, 1510},
+     .head_dim = 64,
+     .num_heads = 2,
+     .num_heads_kv = 2},
+    {.name = "more_sequences_than_streams",
+     .cu_seqlens_q = multiples(3, 70),
+     .cu_seqlens_k = multiples(130, 70),
+     .head_dim = 64},
     {.name = "tokens_differ",
      .cu_seqlens_q = {0, 140},
      .cu_seqlens_k = {0, 300},

@@ -114,6 +114,29 @@ __device__ void find_anchors(const RowsParams& params) {
   });
 }
 
+/// By one warp: the sequences of K in streams that have about as many tiles.
+__device__ void store_streams(const PrepareParams& params) {
+  const device::JaggedOffsetsView& keys = params.rows.sides.k;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const std::int64_t tiles = keys.tiles(keys.batch);
+  const std::int64_t wanted = tiles * min(lane, params.stream_count) / params.stream_count;
+  int low = 0, high = keys.batch;  // the first sequence that begins there or later
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (keys.tiles(middle) < wanted) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const int begin = static_cast<int>(keys.tiles(low));
+  const int most = __reduce_max_sync(~0u, __shfl_down_sync(~0u, begin, 1) - begin);
+  params.streams->begin[lane] = begin;
+  if (lane != 0) return;
+  params.streams->count = params.stream_count;
+  params.streams->most_tiles = most;
+}
+
 /// All that waits for nothing of this call: gradients of rows that no sequence has, anchors of
 /// tiles, delta, zeros where sums begin.
 template <DType kDout>
@@ -124,6 +147,7 @@ __device__ void prepare(const PrepareParams& params) {
   const std::int64_t threads = std::int64_t{gridDim.x} * kThreads;
   device::clear_behind(params.rows.behind, static_cast<std::int32_t>(thread / 32),
                        static_cast<std::int32_t>(threads / 32));
+  if (params.streams != nullptr && thread < 32) store_streams(params);
   find_anchors(params.rows);
   device::delta<kDout, DType::kBF16>(params.delta);
   for (std::int64_t i = thread; i < params.zero_bytes / 16; i += threads) {

@@ -51,6 +51,7 @@ struct Workspace {
   std::int32_t* anchors;
   float* delta;
   float* dout_sums = nullptr;
+  StreamTable* streams = nullptr;
   void* records;  ///< of the kind that the scores have
   float* scratch;
 
@@ -63,6 +64,7 @@ struct Workspace {
     dq_sums = arena.take<std::uint8_t>(row_tiles(call.q.total, call.q.offsets.batch) * heads *
                                        dq_tile_bytes(dim, call.dq_sums));
     zero_bytes = arena.used();
+    if (call.deterministic) streams = arena.take<StreamTable>(1);
     const std::int64_t tiles = row_tiles(call.dout.total, call.dout.offsets.batch) * heads;
     anchors = arena.take<std::int32_t>(tiles);
     delta = arena.take<float>(heads * call.dout.total);
@@ -267,6 +269,29 @@ device::RowsView delta_rows(const BackwardCall& call) {
       .block_shape = BlockShape::k32xD};
 }
 
+/// In order CTAs wait for each other where many of them are at the queries of one head, and walk as
+/// many heads, of as many sequences, by turns as have their rows (1 KB each: four operands, sums)
+/// in a third of L2: more are slower.
+struct Turns {
+  std::int32_t heads = 1;    ///< of K, of a sequence
+  std::int32_t streams = 1;  ///< of sequences
+};
+Turns turns_of(const BackwardCall& call) {
+  constexpr std::int64_t kRows = 16384;
+  const std::int64_t batch = call.q.offsets.batch;
+  if (!call.deterministic || call.dout.total == 0 || batch == 0) return {};
+  const std::int64_t rows =
+      std::max<std::int64_t>(1, call.q.total / batch * call.q.num_heads / call.k.num_heads);
+  const std::int64_t heads = std::clamp<std::int64_t>(kRows / rows, 1, call.k.num_heads);
+  // Where all sequences add to the same queries, one comes after the other.
+  const std::int64_t streams =
+      call.broadcast_q
+          ? 1
+          : std::clamp<std::int64_t>(kRows / rows / call.k.num_heads, 1,
+                                     std::min<std::int64_t>(batch, StreamTable::kMost));
+  return {static_cast<std::int32_t>(heads), static_cast<std::int32_t>(streams)};
+}
+
 /// Zeros, delta, anchors, then records.
 void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Workspace& memory) {
   const std::int64_t tiles = row_tiles(call.dout.total, call.dout.offsets.batch);
@@ -298,7 +323,9 @@ void prepare_rows(const device::Queue& queue, const BackwardCall& call, const Wo
                 .num_heads = call.q.num_heads,
                 .head_dim = columns_of(call)},
       .zeros = memory.counter,
-      .zero_bytes = memory.zero_bytes};
+      .zero_bytes = memory.zero_bytes,
+      .streams = memory.streams,
+      .stream_count = turns_of(call).streams};
   device::check_delta(params.delta);
   const std::int64_t works = tiles * call.q.num_heads;
   launch_rows(queue, "backward_rows",
@@ -360,17 +387,6 @@ Kernel kernel_of(const BackwardCall& call) {
                   : smem_bytes<kHeadDim, false>(call.dq_sums)};
 }
 
-/// In order CTAs wait for each other where many of them are at the queries of one head, and walk as
-/// many heads by turns as have their rows (1 KB each: four operands, sums) in L2.
-std::int32_t heads_at_once(const BackwardCall& call) {
-  constexpr std::int64_t kRows = 32768;
-  if (!call.deterministic) return 1;
-  const std::int64_t rows =
-      std::max<std::int64_t>(1, call.q.total / std::max<std::int64_t>(1, call.q.offsets.batch) *
-                                    call.q.num_heads / call.k.num_heads);
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(kRows / rows, 1, call.k.num_heads));
-}
-
 std::int32_t sums_exponent(const BackwardCall& call) {
   return call.dq_sums == DqSums::kF16 ? call.dq_exponent : 0;
 }
@@ -403,7 +419,9 @@ BackwardParams make_params(const device::Queue& queue, const BackwardCall& call,
   params.dq_sums = memory.dq_sums;
   params.dq_head_stride = row_tiles(call.q.total, call.q.offsets.batch);
   params.dq_turns = memory.dq_turns;
-  params.heads_at_once = heads_at_once(call);
+  const Turns turns = turns_of(call);
+  params.heads_at_once = turns.heads;
+  params.streams = turns.streams > 1 ? memory.streams : nullptr;
   params.scratch = memory.scratch;
   params.counter = memory.counter;
   params.dq_exponent = sums_exponent(call);

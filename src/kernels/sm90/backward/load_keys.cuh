@@ -43,7 +43,13 @@ class KeyProducer {
       if (params_.dq_turns != nullptr && keys_ > 0) wait_for_rows_before();
       ptx::mbarrier_wait(shared_address(&smem_.place_empty[buffer()]), empty_phase());
       // Also the first by the counter: a work's predecessors have then been taken by running CTAs.
-      const Taken taken = take(device::WarpFetchAdd{params_.counter}(), sequence);
+      int work = device::WarpFetchAdd{params_.counter}();
+      if (params_.streams != nullptr) {
+        work = work_of_streams(work);
+        if (work < 0) continue;
+        sequence = 0;
+      }
+      const Taken taken = take(work, sequence);
       if (taken == Taken::kNothing) break;
       if (taken == Taken::kKeys) ++keys_;
     }
@@ -126,6 +132,17 @@ class KeyProducer {
       return largest;
     }
   };
+
+  /// Streams by turns give theirs: a work, below 0 of a stream that has no more. All works behind
+  /// the last.
+  __device__ int work_of_streams(int next) const {
+    const StreamTable& table = *params_.streams;
+    const int heads = params_.sides.num_heads_kv, in_stream = next / table.count;
+    const int stream = next - in_stream * table.count, begin = table.begin[stream];
+    if (in_stream >= heads * table.most_tiles) return heads * table.begin[table.count];
+    if (in_stream >= heads * (table.begin[stream + 1] - begin)) return -1;
+    return heads * begin + in_stream;
+  }
 
   enum class Taken : std::uint8_t { kKeys, kUnseen, kNothing };
 

@@ -48,12 +48,23 @@ struct RowsParams {
   device::ClearBehindParams behind = {};
 };
 
+/// In order, streams of neighbouring sequences are walked side by side, their key tiles taken by
+/// turns: so fewer CTAs are at the same queries, where they wait for each other.
+struct StreamTable {
+  static constexpr std::int32_t kMost = 31;
+  std::int32_t count;
+  std::int32_t most_tiles;        ///< of a stream
+  std::int32_t begin[kMost + 1];  ///< their first tiles; behind them, how many tiles there are
+};
+
 /// The pre-pass's first launch.
 struct PrepareParams {
   RowsParams rows;
   device::DeltaParams delta;
   void* zeros = nullptr;  ///< what is to be 0 before the kernel begins, on 16 bytes
   std::int64_t zero_bytes = 0;
+  StreamTable* streams = nullptr;  ///< to be made where it is not null
+  std::int32_t stream_count = 1;
 };
 
 struct BackwardParams {
@@ -76,10 +87,11 @@ struct BackwardParams {
   /// Where sums are made from the last keys to the first: how many adds each tile has seen, 0
   /// before. Null: in any order.
   std::int32_t* dq_turns = nullptr;
-  std::int32_t heads_at_once = 1;   ///< of K, whose tiles are taken by turns
-  float* scratch = nullptr;         ///< [CTAs] of kScratchFloats
-  std::int32_t* counter = nullptr;  ///< 0 before
-  std::int32_t dq_exponent = 0;     ///< kF16: sums are of dQ * 2^dq_exponent; else 0
+  std::int32_t heads_at_once = 1;        ///< of K, whose tiles are taken by turns
+  const StreamTable* streams = nullptr;  ///< null: a single one
+  float* scratch = nullptr;              ///< [CTAs] of kScratchFloats
+  std::int32_t* counter = nullptr;       ///< 0 before
+  std::int32_t dq_exponent = 0;          ///< kF16: sums are of dQ * 2^dq_exponent; else 0
   float softmax_scale = 0.0f;
 };
 
