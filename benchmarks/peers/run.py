@@ -15,6 +15,7 @@ import gc
 import importlib.util
 import json
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -239,6 +240,8 @@ def main():
     parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args()
     if arguments.dry_run:
+        # A reader that has seen enough, such as head, ends the list: that is no error.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         dry_run(arguments)
         return 0
     import torch
