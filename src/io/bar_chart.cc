@@ -116,6 +116,7 @@ std::string bar_chart_svg(const BarChart& chart) {
   const BarLayout layout = layout_bars(chart);
   figure.plot_width = layout.group * static_cast<double>(chart.categories.size());
   figure.bottom_margin = 1.6 * kTickSize;
+  figure.x_label = chart.x_label;
   const auto [low, high] = value_range(chart);
   set_frame(figure, low, high);
   make_room(figure, chart, layout);

@@ -25,6 +25,7 @@ struct BarSeries {
 struct BarChart {
   std::string title;
   std::string subtitle;  ///< may be empty
+  std::string x_label = {};
   std::string y_label;
   std::vector<std::string> categories;
   std::vector<BarSeries> series;

@@ -44,6 +44,14 @@ TEST(Plot, BarsAreOneEachAndMissingOnesAreLeftOut) {
   EXPECT_EQ(count(bar_chart_svg(chart), "<polygon"), 12U);
 }
 
+TEST(Plot, BarsTellWhatBothAxesAre) {
+  BarChart chart = chart_of(2, 3);
+  chart.x_label = "what x is";
+  const std::string svg = bar_chart_svg(chart);
+  EXPECT_EQ(count(svg, ">what x is<"), 1U);
+  EXPECT_EQ(count(svg, ">dB<"), 1U);
+}
+
 TEST(Plot, BarHeightsAreProportional) {
   BarChart chart = chart_of(1, 2);
   chart.series[0].values = {40, 10};

@@ -51,9 +51,20 @@ TEST_F(BenchCommand, ComparesRatesOfAFile) {
     EXPECT_NE(outcome.out.find(line), std::string::npos) << line << "\n" << outcome.out;
   }
   EXPECT_NE(file_text(path("rates.svg")).find("attention_backward 1x2x8"), std::string::npos);
+  EXPECT_NE(file_text(path("rates.svg")).find("batch x heads x queries"), std::string::npos);
+  EXPECT_EQ(file_text(path("rates.svg")).find("prepared"), std::string::npos);
   const Outcome one =
       run({"bench", "compare", path("records.json"), "--routine", "attention_backward"});
   EXPECT_EQ(one.out.find("attention_forward"), std::string::npos) << one.out;
+
+  const nlohmann::json jagged{{"batch", 4},      {"num_heads", 2}, {"seqlen_q", 8},
+                              {"seqlen_k", 100}, {"total_k", 120}, {"jagged", true}};
+  std::ofstream(path("whole.json")) << nlohmann::json::array(
+      {{{"routine", "r"}, {"case", jagged}, {"impl", "mxfa (whole call)"}, {"tflops", 1}}});
+  EXPECT_EQ(run({"bench", "compare", path("whole.json"), "--plot", path("whole.svg")}).status, 0);
+  const std::string whole = file_text(path("whole.svg"));
+  EXPECT_NE(whole.find("4x2x8 keys to 100, mean 30"), std::string::npos) << whole;
+  EXPECT_NE(whole.find("prepared MXFP8 operands, whole calls from BF16"), std::string::npos);
 
   std::ofstream(path("object.json")) << "{}";
   std::ofstream(path("empty.json")) << "[]";

@@ -17,6 +17,10 @@
 namespace mxfa::cli::bench {
 namespace {
 
+constexpr std::string_view kWholeCall = "whole call";
+constexpr const char* kPreparedOrWhole =
+    "; mxfa on prepared MXFP8 operands, whole calls from BF16 tensors";
+
 struct CompareArguments {
   std::string input;
   std::string routine;  ///< empty: all
@@ -56,8 +60,8 @@ std::string shape_name(const io::Json& shape) {
       fmt::format("{}x{}x{}", shape.value("batch", 0), heads, shape.value("seqlen_q", 0));
   const bool jagged = shape.value("jagged", false);
   if (jagged) {
-    const double keys = shape.value("total_k", 0.0) / 1e6;
-    name += fmt::format(" keys to {} ({:.2f} M)", shape.value("seqlen_k", 0), keys);
+    const double mean = shape.value("total_k", 0.0) / std::max(1, shape.value("batch", 0));
+    name += fmt::format(" keys to {}, mean {:.0f}", shape.value("seqlen_k", 0), mean);
   } else if (shape.value("seqlen_q", 0) != shape.value("seqlen_k", 0)) {
     name += fmt::format("x{}", shape.value("seqlen_k", 0));
   }
@@ -145,7 +149,17 @@ std::string chart_of(const RatesOfFile& all) {
       }
     }
   }
-  return bars_svg(one ? all.routines.front().routine : "Rates", all.device, "TFLOP/s", bars);
+  const auto whole = [](const Rates& rates) {
+    return std::ranges::any_of(rates.impls, [](const std::string& impl) {
+      return impl.find(kWholeCall) != std::string::npos;
+    });
+  };
+  const bool any_whole = std::ranges::any_of(all.routines, whole);
+  return bars_svg({.title = one ? all.routines.front().routine : "Rates",
+                   .subtitle = all.device + (any_whole ? kPreparedOrWhole : ""),
+                   .x_label = "batch x heads x queries (x keys)",
+                   .y_label = "TFLOP/s"},
+                  bars);
 }
 
 ExitStatus run_compare(const CompareArguments& arguments) {

@@ -70,7 +70,8 @@ std::string sqnr_text(const std::vector<io::Record>& records) {
 std::string sqnr_svg(const std::vector<io::Record>& records, const std::string& device) {
   io::BarChart chart{.title = "Attention forward: SQNR of O",
                      .subtitle = device,
-                     .y_label = "dB",
+                     .x_label = "data and keys",
+                     .y_label = "SQNR (dB)",
                      .categories = {},
                      .series = {{"against float64 on the operands", {}},
                                 {"its bar", {}},

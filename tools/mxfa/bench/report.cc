@@ -73,27 +73,29 @@ std::string report_svg(const std::string& title, const std::vector<Row>& rows) {
       if (record.tflops) bars.push_back({category, record.impl, *record.tflops});
     } else {
       for (const auto& [tensor, db] : record.sqnr_db) {
-        bars.push_back({category, record.impl + ", " + tensor, db});
+        bars.push_back({category + ", " + tensor, record.impl, db});
       }
     }
   }
-  return bars_svg(title, rows.empty() ? "" : rows.front().record.device,
-                  ceilings ? "% of its ceiling"
-                  : rates  ? "TFLOP/s"
-                           : "SQNR, dB",
+  return bars_svg({.title = title,
+                   .subtitle = rows.empty() ? "" : rows.front().record.device,
+                   .x_label = ceilings || rates ? "routine and shape" : "routine, shape and tensor",
+                   .y_label = ceilings ? "% of its ceiling"
+                              : rates  ? "TFLOP/s"
+                                       : "SQNR (dB)"},
                   bars);
 }
 
-std::string bars_svg(const std::string& title, const std::string& subtitle,
-                     const std::string& y_label, const std::vector<Bar>& bars) {
+std::string bars_svg(const ChartText& text, const std::vector<Bar>& bars) {
   std::vector<std::string> categories, names;
   for (const Bar& bar : bars) {
     index_of(categories, bar.category);
     index_of(names, bar.series);
   }
-  io::BarChart chart{.title = title,
-                     .subtitle = subtitle,
-                     .y_label = y_label,
+  io::BarChart chart{.title = text.title,
+                     .subtitle = text.subtitle,
+                     .x_label = text.x_label,
+                     .y_label = text.y_label,
                      .categories = categories,
                      .series = {},
                      .guides = {}};

@@ -26,8 +26,10 @@ struct Bar {
   std::string category, series;
   double value = 0;
 };
+struct ChartText {
+  std::string title, subtitle, x_label, y_label;
+};
 /// In the order in which categories and series come.
-std::string bars_svg(const std::string& title, const std::string& subtitle,
-                     const std::string& y_label, const std::vector<Bar>& bars);
+std::string bars_svg(const ChartText& text, const std::vector<Bar>& bars);
 
 }  // namespace mxfa::cli::bench

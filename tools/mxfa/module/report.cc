@@ -194,6 +194,7 @@ std::string report_svg(const Report& report) {
       "triangle go on",
       report.batch->total_k(), report.batch->options.batch,
       dispatch::recipe_name(report.options.recipe));
+  chart.x_label = "tensor";
   chart.y_label = "SQNR (dB)";
   chart.y_cap = 36;  // LSE, at 50 dB and more, would squeeze all others
   chart.series = {{.name = "MXFP8", .values = {}}, {.name = "pass bar", .values = {}}};

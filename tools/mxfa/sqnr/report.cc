@@ -271,6 +271,7 @@ std::string report_svg(const Report& report) {
       "{}; {}; against float64 attention on the given inputs, higher is better; bars with a "
       "triangle go on",
       report.input->source, sampling_text(*report.sample));
+  chart.x_label = "tensor";
   chart.y_label = "SQNR (dB)";
   chart.y_cap = 60;  // far beyond what decides; BF16's S and dP would squeeze all others
   for (const std::string_view name : kStepTensorNames) chart.categories.emplace_back(name);
