@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <exception>
 #include <filesystem>
@@ -183,6 +184,26 @@ class Mutants {
     return run_child(options, images);
   }
 
+  /// That of the run, then the others.
+  std::vector<std::string> policies() const {
+    const std::string& first = run_.driver.emulator.policy;
+    std::vector<std::string> names{first};
+    for (const emu::Policy policy : emu::kAllPolicies) {
+      if (emu::policy_name(policy) != first) names.emplace_back(emu::policy_name(policy));
+    }
+    return names;
+  }
+
+  /// Under any policy: a wait behind a test of the same barrier is, where others are late.
+  bool is_reached(const driver::KernelImage& image, const std::string& ptx,
+                  const emu::Mutation& mutation) const {
+    const std::string text = emu::with_trap(ptx, mutation);
+    const auto names = policies();
+    return std::ranges::any_of(names, [&](const std::string& policy) {
+      return run_text(image, text, policy).shown.has_value();
+    });
+  }
+
   emu::MutantOutcome try_mutant(const driver::KernelImage& image, const std::string& ptx,
                                 const std::vector<emu::WaitCoverage>& waits,
                                 const emu::Mutation& mutation, bool reached) const {
@@ -191,12 +212,7 @@ class Mutants {
     outcome.verdict = emu::silent_verdict(mutation, reached, waits, outcome.detail);
     if (!reached) return outcome;
     const std::string text = emu::mutated(ptx, mutation);
-    const std::string& first = run_.driver.emulator.policy;
-    std::vector<std::string> policies{first};
-    for (const emu::Policy policy : emu::kAllPolicies) {
-      if (emu::policy_name(policy) != first) policies.emplace_back(emu::policy_name(policy));
-    }
-    for (const std::string& policy : policies) {
+    for (const std::string& policy : policies()) {
       const Verdict verdict = run_text(image, text, policy);
       if (!verdict.shown) continue;
       outcome.verdict = *verdict.shown;
@@ -216,8 +232,7 @@ class Mutants {
       const int number = number_++;
       if (!run_.numbers.contains(number)) continue;
       if (mutation.line != line) {
-        reached = run_text(image, emu::with_trap(ptx, mutation), run_.driver.emulator.policy)
-                      .shown.has_value();
+        reached = is_reached(image, ptx, mutation);
         line = mutation.line;
       }
       const emu::MutantOutcome outcome = try_mutant(image, ptx, waits, mutation, reached);
