@@ -53,6 +53,14 @@ struct Experiment {
   const Settings& settings;
 };
 
+void expect_finite(double loss, const Settings& settings, const Arm& arm, std::uint64_t seed,
+                   std::int64_t step) {
+  if (std::isfinite(loss)) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              fmt::format("learning-rate: {}: the loss of {}, seed {}, is not finite after step {}",
+                          settings.learning_rate, arm.name, seed, step));
+}
+
 Run train(const Experiment& experiment, const Arm& arm, std::uint64_t seed,
           io::Progress& progress) {
   const Settings& settings = experiment.settings;
@@ -62,13 +70,16 @@ Run train(const Experiment& experiment, const Arm& arm, std::uint64_t seed,
   const std::int64_t every = std::max<std::int64_t>(1, settings.steps / kCurvePoints);
   for (std::int64_t step = 0; step < settings.steps; ++step) {
     const double left = 1 - static_cast<double>(step) / static_cast<double>(settings.steps);
-    model.train(experiment.task.draw(data, settings.users), settings.learning_rate * left);
+    const double loss =
+        model.train(experiment.task.draw(data, settings.users), settings.learning_rate * left);
+    expect_finite(loss, settings, arm, seed, step);
     progress.advance();
     if ((step + 1) % every != 0) continue;
     run.step.push_back(static_cast<double>(step + 1));
     run.entropy.push_back(experiment.curve.normalized_entropy(model));
   }
   run.final_entropy = experiment.last.normalized_entropy(model);
+  expect_finite(run.final_entropy, settings, arm, seed, settings.steps);
   return run;
 }
 
@@ -120,9 +131,12 @@ bool Outcome::within_spread(std::size_t arm) const {
 }
 
 void check(const Settings& settings) {
-  core::expect(settings.steps >= 1, "steps", "at least 1", core::text(settings.steps));
-  core::expect(settings.seeds >= 1, "seeds", "at least 1", core::text(settings.seeds));
-  core::expect(settings.users >= 1, "users", "at least 1", core::text(settings.users));
+  const auto count = [](std::int64_t value, std::string_view name, std::int64_t most) {
+    core::expect(value >= 1 && value <= most, name, core::later("1 to {}", most), value);
+  };
+  count(settings.steps, "steps", 1'000'000'000);
+  count(settings.seeds, "seeds", 1000);
+  count(settings.users, "users", 65536);
   core::expect(std::isfinite(settings.learning_rate) && settings.learning_rate > 0, "learning-rate",
                "a finite number above 0", fmt::format("{}", settings.learning_rate));
   dispatch::recipe_of(settings.recipe);
@@ -146,7 +160,12 @@ Outcome run_all(const Settings& settings) {
     for (std::int64_t i = next++; i < runs; i = next++) {
       ArmResult& result = outcome.arms[static_cast<std::size_t>(i % std::ssize(outcome.arms))];
       const auto seed = static_cast<std::size_t>(i / std::ssize(outcome.arms));
-      result.runs[seed] = train(experiment, result.arm, seed, progress);
+      try {
+        result.runs[seed] = train(experiment, result.arm, seed, progress);
+      } catch (...) {
+        next = runs;  // no other run starts
+        throw;
+      }
     }
   };
   const int threads = core::num_threads();

@@ -1,19 +1,27 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <charconv>
 
 #include "core/check.h"
-#include "core/standard_streams.h"
 #include "experiment.h"
 #include "io/atomic_file.h"
 #include "io/json_records.h"
+#include "core/standard_streams.h"
 #include "report.h"
 
 /// Trains the cross-attention module on a synthetic click task, in MXFP8 and in BF16 from the same
 /// start on the same data, for several seeds: does MXFP8 change where training ends?
 namespace mxfa::examples {
 namespace {
+
+/// CLI11 itself wraps or saturates what does not fit.
+std::string integer_fault(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool fits = error == std::errc() && end == text.data() + text.size();
+  return fits ? std::string() : fmt::format("expected an integer of 64 bits, got '{}'", text);
+}
 
 int run(const Settings& settings) {
   check(settings);
@@ -35,9 +43,15 @@ int main_checked(int argc, char** argv) {
       "same start on the same data. Exit status 1: MXFP8's mean final normalized entropy lies\n"
       "outside of what BF16's seeds span (with more than one seed).",
       "train_synthetic"};
-  app.add_option("--steps", settings.steps, "Steps of each run")->capture_default_str();
-  app.add_option("--seeds", settings.seeds, "Runs of each kind")->capture_default_str();
-  app.add_option("--users", settings.users, "Users of a step")->capture_default_str();
+  app.add_option("--steps", settings.steps, "Steps of each run")
+      ->capture_default_str()
+      ->check(integer_fault);
+  app.add_option("--seeds", settings.seeds, "Runs of each kind")
+      ->capture_default_str()
+      ->check(integer_fault);
+  app.add_option("--users", settings.users, "Users of a step")
+      ->capture_default_str()
+      ->check(integer_fault);
   app.add_option("--learning-rate", settings.learning_rate, "Of Adam; it falls to 0 linearly")
       ->capture_default_str();
   app.add_option("--recipe", settings.recipe, "Whose MXFP8 arithmetic: hopper or blackwell")

@@ -28,8 +28,9 @@ io::LineChart chart_of(const Outcome& outcome, const ArmResult& result,
   const Spread spread = spread_of(result.finals());
   io::LineChart chart;
   chart.title = fmt::format("Training in {}", result.arm.name);
-  chart.subtitle = fmt::format("final {:.5f} +- {:.5f} over {} seeds, {} held-out users",
-                               spread.mean, spread.deviation, result.runs.size(), kFinalUsers);
+  chart.subtitle =
+      fmt::format("final {:.5f} +- {:.5f} ({} seeds, {} held-out users); curves: {} others",
+                  spread.mean, spread.deviation, result.runs.size(), kFinalUsers, kCurveUsers);
   chart.x_label = "step";
   chart.y_label = "normalized entropy, held out";
   chart.y_range = range;
@@ -59,11 +60,14 @@ std::string report_text(const Outcome& outcome, const Settings& settings) {
         [i](const ArmResult& result) { return result.runs[i].final_entropy; });
   }
   row("mean", [](const ArmResult& result) { return spread_of(result.finals()).mean; });
-  row("std", [](const ArmResult& result) { return spread_of(result.finals()).deviation; });
+  if (settings.seeds > 1) {
+    row("std", [](const ArmResult& result) { return spread_of(result.finals()).deviation; });
+  }
   text += fmt::format("\nwho knows the true probabilities: {:.6f}\n", outcome.best_entropy);
   for (std::size_t arm = 1; arm < outcome.arms.size() && settings.seeds > 1; ++arm) {
     text += verdict(outcome, arm);
   }
+  if (settings.seeds == 1) text += "no verdict: a spread needs two seeds or more\n";
   return text;
 }
 

@@ -99,6 +99,8 @@ TEST_F(TrainProgram, TrainsAndWritesCurvesAndRecords) {
   const cli::Outcome outcome = run({"--steps", "2", "--seeds", "1", "--users", "16", "--json",
                                     path("train.json"), "--plot", path("train.svg")});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("no verdict: a spread needs two seeds or more"), std::string::npos);
+  EXPECT_EQ(outcome.out.find("std"), std::string::npos) << outcome.out;
   const auto records = nlohmann::json::parse(cli::file_text(path("train.json")));
   ASSERT_EQ(records.size(), 2U);
   EXPECT_EQ(records[0]["impl"], "mxfa BF16");
@@ -111,10 +113,16 @@ TEST_F(TrainProgram, TrainsAndWritesCurvesAndRecords) {
   const std::string svg = cli::file_text(path("train.svg"));
   EXPECT_NE(svg.find("Training in BF16"), std::string::npos);
   EXPECT_NE(svg.find("Training in MXFP8"), std::string::npos);
+  EXPECT_NE(svg.find("16384 held-out users); curves: 2048 others"), std::string::npos);
 }
 
 TEST_F(TrainProgram, RefusesBadSettings) {
-  expect_refused({"--steps", "0"}, "steps: expected at least 1, got 0");
+  expect_refused({"--steps", "0"}, "steps: expected 1 to 1000000000, got 0");
+  expect_refused({"--steps", "99999999999999999999"},
+                 "--steps: expected an integer of 64 bits, got '99999999999999999999'");
+  expect_refused({"--users", "99999999999"}, "users: expected 1 to 65536, got 99999999999");
+  expect_refused({"--learning-rate", "1e300", "--steps", "3", "--seeds", "1", "--users", "4"},
+                 "learning-rate: 1e+300: the loss of ");
   expect_refused({"--seeds", "0"}, "seeds");
   expect_refused({"--users", "-1"}, "users");
   expect_refused({"--recipe", "cake"}, "recipe: expected hopper or blackwell, got 'cake'");
