@@ -1,15 +1,17 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <exception>
 #include <limits>
 #include <new>
 
-#include "core/standard_streams.h"
 #include "experiments.h"
 #include "io/atomic_file.h"
+#include "core/standard_streams.h"
 #include "words.h"
 
 /// ptxemu: run, trace, check or mutate PTX kernels. Exit status: 0 done, 1 the program is wrong
@@ -74,9 +76,8 @@ ExitStatus run_seeds(Session& session, const RunOptions& options, std::uint64_t&
     }
     const bool same = checksum == first_checksum || launch.perturb;
     if (!session.as_expected() || !same) {
-      core::print_error(
-          "ptxemu run: results of seed {} differ from {}\n", launch.seed,
-          !same ? fmt::format("those of seed {}", options.seed) : "what --expect says");
+      core::print_error("ptxemu run: results of seed {} differ from {}\n", launch.seed,
+                      !same ? fmt::format("those of seed {}", options.seed) : "what --expect says");
       return kCheckFailed;
     }
   }
@@ -214,6 +215,14 @@ struct Commands {
         ->required();
   }
 
+  /// Names a wrong word where the command belongs; CLI11 would say what is missing instead.
+  void check_name(const std::string& word) {
+    std::vector<std::string> names;
+    for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+    core::expect(word.starts_with('-') || std::ranges::count(names, word) > 0, "command",
+                 fmt::format("{}", fmt::join(names, ", ")), fmt::format("'{}'", word));
+  }
+
   void files_are_read(const std::vector<std::string>& files) {
     for (RunOptions* options : {&run, &trace.run, &check.run, &mutate.run}) {
       options->word_files = files;
@@ -235,6 +244,7 @@ int main_checked(int argc, char** argv) {
   try {
     std::vector<std::string> files;
     std::vector<std::string> words = expand_files({argv + 1, argv + argc}, files);
+    if (!words.empty()) commands.check_name(words.front());
     std::ranges::reverse(words);  // as parse() takes them
     commands.app.parse(std::move(words));
     commands.files_are_read(files);

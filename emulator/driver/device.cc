@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "mxemu/driver.h"
 #include "state.h"
@@ -304,8 +306,13 @@ CUresult mxemuSetChecker(int enabled) {
 }
 
 CUresult mxemuSetTrace(const char* folder) {
-  return call_uninitialised(
-      [&](State& s) { s.settings.trace_folder = folder == nullptr ? "" : folder; });
+  return call_uninitialised([&](State& s) {
+    const std::string name = folder == nullptr ? "" : folder;
+    std::error_code fault;
+    if (!name.empty()) std::filesystem::create_directories(name, fault);
+    require(!fault, "folder: expected one that is there or can be made");
+    s.settings.trace_folder = name;
+  });
 }
 
 CUresult mxemuGetReport(const char** text) {

@@ -154,5 +154,21 @@ TEST_F(Trace, SvgHasALaneForEveryWarpAndKindOfWork) {
   EXPECT_EQ(svg.find("warp 4"), std::string::npos);
 }
 
+TEST_F(Trace, SvgColoursWorkByItsGroupOfTheLegend) {
+  TraceReport report;
+  run(&report, Policy::kTimed);
+  ASSERT_EQ(report.ops.size(), 1u);
+  EXPECT_EQ(report.ops[0].group, TraceGroup::kCopy);
+  for (const TraceGroup group : {TraceGroup::kCopy, TraceGroup::kTensor, TraceGroup::kMatrix}) {
+    report.ops[0].group = group;
+    const std::string svg = timeline_svg(report, {});
+    // "<rect ... fill="COLOUR"/><text ...>NAME</text>" of the legend.
+    const std::size_t name = svg.find(std::string(">") + name_of(group) + "</text>");
+    ASSERT_NE(name, std::string::npos);
+    const std::string colour = svg.substr(svg.rfind("fill=\"", name), 14);
+    EXPECT_NE(svg.find(colour + " stroke="), std::string::npos) << colour;
+  }
+}
+
 }  // namespace
 }  // namespace mxfa::emu::test

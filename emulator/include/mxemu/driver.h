@@ -36,11 +36,11 @@ CUresult mxemuSetStrict(int strict);
 /// Whether launches run under the hazard checker (the start: no; several times slower, one host
 /// thread). Its errors are faults like any other.
 CUresult mxemuSetChecker(int enabled);
-/// A folder for a trace of each launch from now on, KERNEL.NUMBER.json and .svg (mxemu/trace.h),
-/// of its first block; null or "" for none. Use the policy "timed" for a picture to look at. With
-/// the checker on also KERNEL.NUMBER.waits: a line for each wait of the kernel, PTX line, times
-/// that it passed, that it had to wait, and that it passed for the phase before a barrier's first
-/// one.
+/// A folder, made where it is missing, for a trace of each launch from now on, KERNEL.NUMBER.json
+/// and .svg (mxemu/trace.h), of its first block; null or "" for none. Use the policy "timed" for a
+/// picture to look at. With the checker on also KERNEL.NUMBER.waits: a line for each wait of the
+/// kernel, PTX line, times that it passed, that it had to wait, and that it passed for the phase
+/// before a barrier's first one.
 CUresult mxemuSetTrace(const char* folder);
 /// What the calling thread's last call found wrong, in words; empty after success. After a kernel's
 /// fault it is the emulator's report. Valid until the thread's next call.

@@ -51,8 +51,9 @@ struct TraceOp {
   std::uint32_t block = 0;
   std::uint32_t warp = 0;  ///< the issuer
   std::uint32_t line = 0;
-  std::string what;  ///< "tensor load", ...
-  std::string text;  ///< with the line and the instruction
+  TraceGroup group = TraceGroup::kMath;  ///< of the instruction that issued it
+  std::string what;                      ///< "tensor load", ...
+  std::string text;                      ///< with the line and the instruction
   std::vector<TraceTouch> touches;
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <set>
 
 #include "mxemu/trace.h"
@@ -20,7 +19,6 @@ constexpr int kTop = 72;
 constexpr std::size_t kMaxOpLanes = 8;
 constexpr const char* kColors[kGroups] = {"#4e79a7", "#76b7b2", "#e15759", "#f28e2b",
                                           "#b07aa1", "#9c755f", "#e6e6e6"};
-constexpr const char* kOpColors[] = {"#f28e2b", "#e15759", "#b07aa1", "#59a14f", "#edc948"};
 
 std::string escape(const std::string& text) {
   std::string result;
@@ -89,7 +87,7 @@ class Picture {
   }
 
   // Work that overlaps lies in lanes of its own, as many as fit; the rest share the last one.
-  void op_lanes(const std::string& what, const char* color) {
+  void op_lanes(const std::string& what) {
     std::vector<const TraceOp*> ops;
     for (const TraceOp& op : report_.ops) {
       if (op.block == block_ && op.what == what) ops.push_back(&op);
@@ -111,7 +109,7 @@ class Picture {
           "<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\" "
           "stroke=\"white\" stroke-width=\"0.5\"><title>{}</title></rect>\n",
           kLeft + x, y_ + kLane * static_cast<int>(lanes[i]), std::max(1.0, x_of(ops[i]->end) - x),
-          kLane - 2, color, escape(ops[i]->text));
+          kLane - 2, kColors[static_cast<std::size_t>(ops[i]->group)], escape(ops[i]->text));
     }
     y_ += kLane * static_cast<int>(std::max<std::size_t>(1, busy.size()));
   }
@@ -232,15 +230,12 @@ std::string timeline_svg(const TraceReport& report, const std::vector<TraceRole>
   for (std::uint32_t warp = 0; warp < report.warps; ++warp) {
     if (!drawn.contains(warp)) picture.warp_lane(warp);
   }
-  std::map<std::string, std::size_t> kinds;
+  std::set<std::string> kinds;
   for (const TraceOp& op : report.ops) {
-    if (op.block == block) ++kinds[op.what];
+    if (op.block == block) kinds.insert(op.what);
   }
   if (!kinds.empty()) picture.heading("asynchronous work");
-  std::size_t color = 0;
-  for (const auto& [what, count] : kinds) {
-    picture.op_lanes(what, kOpColors[color++ % std::size(kOpColors)]);
-  }
+  for (const std::string& what : kinds) picture.op_lanes(what);
   return picture.document();
 }
 

@@ -225,8 +225,9 @@ void Tracer::issue(const async::AsyncOp& op, const exec::Cta& cta, std::uint64_t
   const bool known = line >= 1 && line <= report_.lines.size();
   const std::string text =
       fmt::format("line {}: {}", line, known ? skip_blanks(report_.lines[line - 1]) : "");
-  report_.ops.push_back(
-      {time, time, block, op.issuer().warp, line, std::string(op.what()), text, touches_of(op)});
+  const TraceGroup group = known ? group_of(report_.lines[line - 1]) : TraceGroup::kMath;
+  report_.ops.push_back({time, time, block, op.issuer().warp, line, group, std::string(op.what()),
+                         text, touches_of(op)});
 }
 
 void Tracer::complete(const async::AsyncOp& op, std::uint64_t time) {

@@ -309,6 +309,10 @@ TEST_F(Ptxemu, ErrorsKeepTheirStatusWhereNobodyCanReadThem) {
   expect_quiet_refusals({"foo", "run nosuch.ptx"});
 }
 
+TEST_F(Ptxemu, NamesAWrongCommand) {
+  expect_refused({"foo"}, "ptxemu: command: expected run, trace, check, mutate, lint, got 'foo'");
+}
+
 TEST_F(Ptxemu, HelpTeaches) {
   for (const char* command : {"check", "mutate", "run"}) {
     const Outcome outcome = run({command, "--help"});

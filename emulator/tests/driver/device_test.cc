@@ -1,4 +1,8 @@
+#include <unistd.h>
+
+#include <filesystem>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "fixture.h"
@@ -101,6 +105,16 @@ TEST_F(DriverTest, ReleasedContextsTakeTheirObjectsWithThem) {
   module_ = nullptr;
   open();
   EXPECT_NE(context_, again);
+}
+
+TEST_F(DriverTest, TheFolderOfTracesIsMadeOrRefused) {
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("mxemu_trace_" + std::to_string(::getpid())) / "new";
+  EXPECT_CU(CUDA_SUCCESS, mxemuSetTrace(folder.c_str()));
+  EXPECT_TRUE(std::filesystem::is_directory(folder));
+  std::filesystem::remove_all(folder.parent_path());
+  EXPECT_CU(CUDA_ERROR_INVALID_VALUE, mxemuSetTrace("/dev/null/new"));
+  EXPECT_CU(CUDA_SUCCESS, mxemuSetTrace(nullptr));
 }
 
 TEST_F(DriverTest, DevicesShareNothing) {
