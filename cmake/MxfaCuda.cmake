@@ -19,6 +19,11 @@ if(MXFA_CUDA AND NOT mxfa_cuda_found)
   message(FATAL_ERROR "MXFA_CUDA is on, but no nvcc 13 or newer was found: "
                       "tools/setup --nvcc gets one")
 endif()
+# Why a build has no device code, for its messages.
+set(mxfa_without_cuda "nvcc 13 was not found")
+if(mxfa_cuda_found)
+  set(mxfa_without_cuda "MXFA_CUDA is off")
+endif()
 
 set(MXFA_CUDA_ARCHS sm_90a sm_100a sm_103a CACHE STRING
   "Architectures that device code is built for")

@@ -68,6 +68,10 @@ TEST_F(BenchCommand, ComparesRatesOfAFile) {
 
   std::ofstream(path("object.json")) << "{}";
   std::ofstream(path("empty.json")) << "[]";
+  std::ofstream(path("emulated.json"))
+      << R"([{"routine": "a", "case": {}, "device": "mxemu sm_90a"}])";
+  expect_refused({"bench", "compare", path("emulated.json")},
+                 "got none (emulated records hold no speed)");
   const std::vector<std::pair<std::vector<std::string>, std::string>> refused{
       {{path("none.json")}, "none.json: cannot open"},
       {{path("")}, path("") + ": cannot read: a folder"},

@@ -30,7 +30,11 @@ TEST_F(InfoCommand, HelpTeachesAndSucceeds) {
 
 TEST_F(InfoCommand, UsageErrorsAreStatus2) {
   expect_refused({}, "A subcommand is required");
-  expect_refused({"fly"}, "fly");
+  expect_refused({"fly"}, "mxfa: error: unknown command 'fly' (commands: info, ");
+  expect_refused({"bench", "gpu"}, "mxfa bench: error: unknown command 'gpu' (commands: cpu, ");
+  expect_refused({"bench", "cpu", "--wings"}, "See: mxfa bench cpu --help");
+  expect_refused({"bench", "cpu", "--routines", "a,,b"},
+                 "--routines: expected names separated by commas, got 'a,,b'");
   expect_refused({"info", "--wings"}, "--wings");
   expect_refused({"quantize"}, "--input is required");
 }

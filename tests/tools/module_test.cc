@@ -77,6 +77,7 @@ TEST_F(ModuleCommand, SizesOfTheCommandLineReplaceThePresets) {
            "100",    "--sparsity", "0.25",        "--seed",  "9", "--precision",
            "mxfp8",  "--json",     path("m.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("these times say nothing about a GPU"), std::string::npos);
   EXPECT_EQ(outcome.out.find("SQNR"), std::string::npos) << "one precision has nothing to compare";
   const auto json = nlohmann::json::parse(file_text(path("m.json")));
   ASSERT_EQ(json.size(), 2U);
@@ -107,6 +108,8 @@ TEST_F(ModuleCommand, RefusesBadInput) {
   expect_refused(with(kSmall, {"--batch", "-1"}), "batch: expected at least 0, got -1");
   expect_refused(with(kSmall, {"--precision", "fp4"}), "precision: expected mxfp8, bf16 or both");
   expect_refused(with(kSmall, {"--recipe", "ampere"}), "recipe: expected hopper or blackwell");
+  expect_refused(with(kSmall, {"--precision", "bf16", "--queries-bf16"}),
+                 "queries-bf16: expected --precision mxfp8 or both");
   expect_refused(with(kSmall, {"--precision", "bf16", "--plot", path("m.svg")}),
                  "plot: expected --precision both");
   expect_refused(with(kSmall, {"--batch", "0"}), "batch: expected keys");

@@ -177,6 +177,8 @@ TEST_F(QuantizeCommand, BadUsageIsRefusedAndNothingIsWritten) {
   refused({"--scale-layout", "round"}, "layout: expected compact, tiled");
   refused({"--scale-layout", "tiled", "--scale-axis", "up"}, "axis: expected head_dim, tokens");
   refused({"--scale-layout", "tiled", "--scale-axis", "tokens", "--block", "1x32"}, "1x32");
+  refused({"--scale-axis", "tokens"},
+          "scale-axis: expected head_dim without --scale-layout tiled, got 'tokens'");
   refused({"--tensor", "y"}, "no tensor 'y'; the file has: ");
   refused({"--tensor", "cu"}, "cu: expected f32, f16 or bf16 with 2 to 4 dimensions, got I32 [4]");
   refused({"--tensor", "x", "--cu-seqlens", "x"}, "cu_seqlens");

@@ -209,6 +209,18 @@ TEST(SqnrVerdict, SaysWhereNothingHelpsOrNothingIsNeeded) {
   EXPECT_EQ(judge(measurement, sample).plain, -1);
 }
 
+TEST(SqnrVerdict, NamesNoReasonOfSizeZero) {
+  Sample sample;
+  sample.units.resize(1);
+  Measurement measurement;
+  measurement.schemes = {result_of("32x32", 25, StepTensor::kDk, 23)};
+  EXPECT_NE(text_of(judge(measurement, sample)).find("logits are off by"), std::string::npos);
+  measurement.schemes[0].f64[StepTensor::kS].noise = 0;
+  const std::string text = text_of(judge(measurement, sample));
+  EXPECT_EQ(text.find("logits are off by"), std::string::npos) << text;
+  EXPECT_EQ(text.find("What limits it"), std::string::npos) << text;
+}
+
 TEST(SqnrVerdict, NamesAHeadThatHidesInTheSums) {
   Sample sample;
   sample.units.resize(3);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -372,10 +373,25 @@ TEST_F(SqnrCommand, WrongOffsetsAreRefusedByPosition) {
   refused(dump, "cu_seqlens_k: expected dtype i32 or i64, got f32");
 }
 
+TEST_F(SqnrCommand, SaysThatAZeroDoutMeasuresNoGradient) {
+  Dump dump = packed_dump(1);
+  const std::string note = "dout is zero: gradients were not measured";
+  dump.save(path("dump"));
+  const std::vector<std::string> arguments{"sqnr", "--input", path("dump"), "--schemes", "32x32"};
+  EXPECT_EQ(run(arguments).out.find(note), std::string::npos);
+  std::ranges::fill(dump.dout.bytes, std::byte{});
+  dump.save(path("dump"));
+  const Outcome outcome = run(arguments);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find(note), std::string::npos) << outcome.out;
+}
+
 TEST_F(SqnrCommand, BadUsageIsRefused) {
   const Dump dump = packed_dump(1);
   refused(dump, "schemes: expected a base (32x32, 1x32", {"--schemes", "fastest"});
-  refused(dump, "schemes: expected a base", {"--require", "fastest"});
+  refused(dump, "require: expected a base", {"--require", "fastest"});
+  refused(dump, "--schemes: expected names separated by commas, got '32x32,,bf16'",
+          {"--schemes", "32x32,,bf16"});
   refused(dump, "reference: expected f64 or kern, got 'f32'", {"--reference", "f32"});
   refused(dump, "causal-alignment: expected bottom-right or top-left",
           {"--causal-alignment", "left"});
@@ -390,7 +406,9 @@ TEST_F(SqnrCommand, BadUsageIsRefused) {
   refused(dump, "--seqlen-q", {"--seqlen-q", "16"});
   expect_refused({"sqnr", "--synthetic", "normal", "--dout", "z"}, "--dout");
   expect_refused({"sqnr"}, "got neither");
-  expect_refused({"sqnr", "--synthetic", "abnormal"}, "abnormal");
+  expect_refused({"sqnr", "--synthetic", "abnormal"}, "synthetic: expected one of");
+  expect_refused({"sqnr", "--synthetic", "normal", "--seqlen-k", "9999999"},
+                 "seqlen-k: expected 0 .. 1048576, got 9999999");
   expect_refused({"sqnr", "--synthetic", "normal", "--seqlen-q", "-1"},
                  "--seqlen-q: expected a whole");
   expect_refused({"sqnr", "--synthetic", "normal", "--seqlen-q", "x"}, "--seqlen-q");

@@ -98,10 +98,8 @@ Command add_bench(CLI::App& root) {
       "  mxfa bench cpu --json cpu.json --plot cpu.svg");
   const auto arguments = std::make_shared<BenchArguments>();
   cpu->add_option("--preset", arguments->preset, "Shapes of attention")->capture_default_str();
-  cpu->add_option("--routines", arguments->routines,
-                  fmt::format("Some of {}", fmt::join(mxfa::bench::kCpuRoutines, ", ")))
-      ->delimiter(',')
-      ->type_name("NAME,NAME");
+  add_names_option(*cpu, "--routines", arguments->routines,
+                   fmt::format("Some of {}", fmt::join(mxfa::bench::kCpuRoutines, ", ")));
   cpu->add_option("--recipe", arguments->recipe, "MXFP8 arithmetic: blackwell or hopper")
       ->capture_default_str();
   cpu->add_option("--precision", arguments->precision, "mxfp8, bf16 or both")

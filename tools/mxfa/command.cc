@@ -11,8 +11,8 @@
 
 #include "build_info.h"
 #include "core/check.h"
-#include "core/standard_streams.h"
 #include "io/atomic_file.h"
+#include "core/standard_streams.h"
 
 namespace mxfa::cli {
 namespace {
@@ -79,6 +79,26 @@ void add_svg_option(CLI::App& app, const std::string& option, std::string& path,
                                      text);
           },
           "", "name of a chart"));
+}
+
+CLI::Option* add_names_option(CLI::App& app, const std::string& option,
+                              std::vector<std::string>& names, const std::string& what) {
+  const auto split = [&names, option](const std::vector<std::string>& texts) {
+    names.clear();
+    for (const std::string& text : texts) {
+      for (std::size_t begin = 0; begin <= text.size();) {
+        const std::size_t end = std::min(text.find(',', begin), text.size());
+        if (end == begin) {
+          throw CLI::ValidationError(
+              option, fmt::format("expected names separated by commas, got '{}'", text));
+        }
+        names.push_back(text.substr(begin, end - begin));
+        begin = end + 1;
+      }
+    }
+  };
+  return app.add_option_function<std::vector<std::string>>(option, split, what)
+      ->type_name("NAME,NAME");
 }
 
 io::Record base_record(const std::string& routine, const std::string& impl) {

@@ -14,6 +14,7 @@
 // Not all of CLI11 for everyone: its header alone makes two seconds of code.
 namespace CLI {
 class App;
+class Option;
 class Validator;
 }  // namespace CLI
 
@@ -65,6 +66,10 @@ void write_json(const std::string& path, const std::vector<io::Record>& records)
 void write_svg(const std::string& path, const std::function<std::string()>& svg);
 
 using io::check_outputs;
+
+/// Names separated by commas, none of them empty. CLI11's own delimiter drops empty ones.
+CLI::Option* add_names_option(CLI::App& app, const std::string& option,
+                              std::vector<std::string>& names, const std::string& what);
 
 /// Throws Error that names the option and lists what it may be.
 void expect_one_of(const std::string& value, std::string_view name,

@@ -1,12 +1,14 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "build_info.h"
 #include "command.h"
 #include "core/parallel.h"
+#include "cpu/kernels.h"
 #include "io/safetensors.h"
 #include "mxfa/error.h"
 #include "mxfa/version.h"
@@ -67,6 +69,7 @@ std::vector<std::string> cpu_features() {
   add(__builtin_cpu_supports("avx512bw") != 0, "avx512bw");
   add(__builtin_cpu_supports("avx512vnni") != 0, "avx512vnni");
   add(__builtin_cpu_supports("avx512bf16") != 0, "avx512bf16");
+  add(std::ranges::count(cpu::supported_isas(), cpu::Isa::kAmxBf16) > 0, "amx-bf16");
 #elif defined(__aarch64__)
   features.emplace_back("neon");
 #endif

@@ -7,8 +7,8 @@
 #include <new>
 
 #include "command.h"
-#include "core/standard_streams.h"
 #include "io/safetensors.h"
+#include "core/standard_streams.h"
 #include "mxfa/error.h"
 #include "mxfa/version.h"
 
@@ -37,8 +37,7 @@ void report(const std::string& command, const std::string& message) {
   core::print_error("mxfa{}{}: error: {}\n", command.empty() ? "" : " ", command, message);
 }
 
-ExitStatus run(const Command& command) {
-  const std::string name = command.app->get_name();
+ExitStatus run(const Command& command, const std::string& name) {
   try {
     const ExitStatus status = command.run();
     flush_report();
@@ -63,10 +62,19 @@ const Command* parsed_command(const std::vector<Command>& commands) {
   return nullptr;
 }
 
-ExitStatus report_usage(const CLI::App& root, const std::vector<Command>& commands,
-                        const CLI::ParseError& error) {
-  const Command* command = parsed_command(commands);
-  const std::string name = command == nullptr ? "" : command->app->get_name();
+/// The command as the user wrote it, its own commands included: "bench cpu".
+std::string full_name(const CLI::App& root) {
+  std::vector<std::string> names;
+  const CLI::App* app = &root;
+  for (auto parsed = app->get_subcommands(); !parsed.empty(); parsed = app->get_subcommands()) {
+    app = parsed.front();
+    names.push_back(app->get_name());
+  }
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+ExitStatus report_usage(const CLI::App& root, const CLI::ParseError& error) {
+  const std::string name = full_name(root);
   // Help and version are errors of status 0 to CLI11; its other numbers mean nothing to a user.
   if (error.get_exit_code() == 0) {
     root.exit(error);
@@ -79,6 +87,28 @@ ExitStatus report_usage(const CLI::App& root, const std::vector<Command>& comman
   return kBadInput;
 }
 
+/// Names a wrong word where a command belongs; CLI11 would say what is missing instead.
+bool reports_unknown_command(CLI::App& root, int argc, char** argv) {
+  CLI::App* app = &root;
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+    std::vector<std::string> names;
+    CLI::App* next = nullptr;
+    for (CLI::App* sub : app->get_subcommands([](CLI::App*) { return true; })) {
+      names.push_back(sub->get_name());
+      if (sub->get_name() == argv[i]) next = sub;
+    }
+    if (names.empty()) return false;
+    if (next == nullptr) {
+      report(app == &root ? "" : app->get_name(),
+             fmt::format("unknown command '{}' (commands: {})", io::printable(argv[i]),
+                         fmt::join(names, ", ")));
+      return true;
+    }
+    app = next;
+  }
+  return false;
+}
+
 int main_checked(int argc, char** argv) {
   CLI::App root{kDescription, "mxfa"};
   root.footer(kFooter);
@@ -87,22 +117,14 @@ int main_checked(int argc, char** argv) {
                                                  MXFA_VERSION_MINOR, MXFA_VERSION_PATCH));
   std::vector<Command> commands;
   for (const AddCommand add : kCommands) commands.push_back(add(root));
-  if (argc > 1 && argv[1][0] != '-') {
-    std::vector<std::string> names;
-    for (const Command& command : commands) names.push_back(command.app->get_name());
-    if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-      report("", fmt::format("unknown command '{}' (commands: {})", io::printable(argv[1]),
-                             fmt::join(names, ", ")));
-      return kBadInput;
-    }
-  }
+  if (reports_unknown_command(root, argc, argv)) return kBadInput;
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return report_usage(root, commands, error);
+    return report_usage(root, error);
   }
   const Command* command = parsed_command(commands);
-  return command == nullptr ? kBadInput : run(*command);
+  return command == nullptr ? kBadInput : run(*command, full_name(root));
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 
 #include "command.h"
 #include "core/check.h"
-#include "core/standard_streams.h"
 #include "dispatch/recipe_name.h"
+#include "core/standard_streams.h"
 #include "module/presets.h"
 #include "module/report.h"
 #include "module/tensors_file.h"
@@ -81,6 +81,8 @@ ExitStatus run_module(const ModuleArguments& arguments) {
   report.options = module_options(arguments);
   const std::vector<attention::Precision> wanted = precisions(arguments);
   const bool compared = wanted.size() == 2;
+  core::expect(!arguments.queries_bf16 || arguments.precision != "bf16", "queries-bf16",
+               "--precision mxfp8 or both, whose products it changes", "bf16");
   core::expect(compared || arguments.plot.empty(), "plot", "--precision both, which it compares",
                arguments.precision);
   core::expect(!compared || arguments.tensors.empty(), "tensors",
@@ -112,7 +114,7 @@ ExitStatus run_module(const ModuleArguments& arguments) {
   write_json(arguments.json, module::report_records(report));
   if (!report.failed()) return kDone;
   core::print_error("mxfa module: check failed: a tensor is more than {:g} dB below its bar\n",
-                    module::kBorderlineDb);
+                  module::kBorderlineDb);
   return kCheckFailed;
 }
 

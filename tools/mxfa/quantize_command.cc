@@ -174,6 +174,9 @@ ExitStatus run_quantize(const QuantizeArguments& arguments) {
                                   .layout = parse_scale_layout(arguments.layout),
                                   .axis = parse_scale_axis(arguments.axis),
                                   .cu_seqlens = arguments.cu_seqlens};
+  core::expect(
+      description.axis == ScaleAxis::kHeadDim || description.layout == ScaleLayout::kTiled128x4,
+      "scale-axis", "head_dim without --scale-layout tiled", "'tokens'");
   const auto reader = io::SafetensorsReader::open(arguments.input);
   const std::set<std::string> chosen =
       select(reader, arguments.tensors, "f32, f16 or bf16 with 2 to 4 dimensions",

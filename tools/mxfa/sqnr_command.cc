@@ -53,10 +53,11 @@ std::vector<sqnr::Scheme> schemes_of(const SqnrArguments& arguments) {
   std::vector<std::string> names = arguments.schemes;
   if (names.empty()) names = sqnr::default_schemes(arguments.causal);
   if (names == std::vector<std::string>{"all"}) names = sqnr::all_schemes(arguments.causal);
+  const std::size_t listed = names.size();
   if (!arguments.require.empty()) names.push_back(arguments.require);
   std::vector<sqnr::Scheme> schemes;
-  for (const std::string& name : names) {
-    sqnr::Scheme scheme = sqnr::parse_scheme(name);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    sqnr::Scheme scheme = sqnr::parse_scheme(names[i], i < listed ? "schemes" : "require");
     const bool known = std::any_of(schemes.begin(), schemes.end(),
                                    [&](const sqnr::Scheme& s) { return s.name == scheme.name; });
     if (!known) schemes.push_back(std::move(scheme));
@@ -113,8 +114,7 @@ ExitStatus run_sqnr(const SqnrArguments& arguments) {
   write_svg(arguments.plot, [&] { return sqnr::report_svg(report); });
   write_json(arguments.json, sqnr::report_records(report));
   if (requirement_met(arguments, measurement, verdict)) return kDone;
-  core::print_error("mxfa sqnr: check failed: {} is not safe for these tensors\n",
-                    arguments.require);
+  core::print_error("mxfa sqnr: check failed: {} is not safe for these tensors\n", arguments.require);
   return kCheckFailed;
 }
 
@@ -191,9 +191,7 @@ Command add_sqnr(CLI::App& root) {
   const auto arguments = std::make_shared<SqnrArguments>();
   add_input_options(*app, *arguments);
   add_attention_options(*app, *arguments);
-  app->add_option("--schemes", arguments->schemes, "'all', or names separated by commas")
-      ->delimiter(',')
-      ->type_name("NAME,NAME");
+  add_names_option(*app, "--schemes", arguments->schemes, "'all', or names separated by commas");
   app->add_option("--reference", arguments->reference,
                   "f64; kern: also against float64 attention on the dequantized inputs")
       ->capture_default_str();

@@ -7,7 +7,7 @@ namespace mxfa {
 namespace {
 
 [[noreturn]] void refuse() {
-  throw Error(ErrorKind::kDevice, "device: this build has no device code (nvcc was not found)");
+  throw Error(ErrorKind::kDevice, "device: this build has no device code (" MXFA_WITHOUT_CUDA ")");
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ ExitStatus run_backward(const DeviceArguments& arguments) {
 #else
 
 ExitStatus run_backward(const DeviceArguments&) {
-  throw Error(ErrorKind::kDevice, "device: this build has no device code (nvcc was not found)");
+  throw Error(ErrorKind::kDevice, "device: this build has no device code (" MXFA_WITHOUT_CUDA ")");
 }
 
 #endif

@@ -99,7 +99,10 @@ Rates& rates_of(RatesOfFile& all, const std::string& routine) {
 RatesOfFile read_rates(const CompareArguments& arguments) {
   RatesOfFile all;
   std::vector<std::string> others;
+  bool emulated = false;
   for (const io::Json& record : read_json(arguments.input)) {
+    const io::Json device = record.is_object() ? record.value("device", io::Json()) : io::Json();
+    emulated |= device.is_string() && device.get<std::string>().starts_with("mxemu");
     if (!record.is_object() || !record.contains("tflops") || !record.contains("case")) continue;
     if (!record["tflops"].is_number() || !record["case"].is_object()) continue;
     const std::string routine = record.value("routine", "");
@@ -117,7 +120,9 @@ RatesOfFile read_rates(const CompareArguments& arguments) {
   core::expect(!all.routines.empty(), arguments.routine.empty() ? arguments.input : "routine",
                arguments.routine.empty() ? std::string("records with a case and tflops")
                                          : fmt::format("one of {}", fmt::join(others, ", ")),
-               arguments.routine.empty() ? std::string("none") : arguments.routine);
+               !arguments.routine.empty() ? arguments.routine
+               : emulated                 ? std::string("none (emulated records hold no speed)")
+                                          : std::string("none"));
   return all;
 }
 

@@ -17,7 +17,7 @@ namespace mxfa::cli::bench {
 
 void add_device_options(CLI::App& app, DeviceArguments& arguments, const std::string& variants) {
   app.add_option("--preset", arguments.preset, "Shapes")->capture_default_str();
-  app.add_option("--variants", arguments.variants, variants)->delimiter(',');
+  add_names_option(app, "--variants", arguments.variants, variants);
   app.add_option("--driver", arguments.driver, "cuda or emulator")->capture_default_str();
   app.add_option("--arch", arguments.arch,
                  "What the emulator is: sm_90a (default), sm_100a, sm_103a");

@@ -130,7 +130,7 @@ ExitStatus run_forward(const ForwardArguments& arguments) {
 #else
 
 ExitStatus run_forward(const ForwardArguments&) {
-  throw Error(ErrorKind::kDevice, "device: this build has no device code (nvcc was not found)");
+  throw Error(ErrorKind::kDevice, "device: this build has no device code (" MXFA_WITHOUT_CUDA ")");
 }
 
 #endif

@@ -170,6 +170,23 @@ Matrix<float> draw_dout(const Input& input, const Unit& unit, std::int64_t seqle
   return rows;
 }
 
+/// What is refused bears the name of its option: --synthetic, --seqlen-k.
+reference::HeadInputs draw_dataset(const SyntheticOptions& options, std::uint64_t seed) {
+  try {
+    return reference::make_dataset(options.name, {.seqlen_q = options.seqlen_q,
+                                                  .seqlen_k = options.seqlen_k,
+                                                  .head_dim = options.head_dim,
+                                                  .seed = seed});
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const std::size_t end = text.find(':');
+    std::string name = text.substr(0, end);
+    std::ranges::replace(name, '_', '-');
+    if (name == "dataset") name = "synthetic";
+    throw Error(error.kind(), name + text.substr(end));
+  }
+}
+
 io::HostTensor to_tensor(const Matrix<float>& matrix) {
   return io::from_f32(matrix.data, DType::kF32,
                       std::vector<std::int64_t>{matrix.rows, 1, matrix.cols});
@@ -190,6 +207,10 @@ Input load_file(const std::string& path, const TensorNames& names, const MaskOpt
     input.dout = read_float(reader, names.dout);
     expect_dtype(*input.dout, names.dout, input.q, names.q);
     expect_like(*input.dout, names.dout, input.q, names.q);
+    const std::int64_t elements = input.dout->view().num_elements();
+    std::int64_t zeros = 0;
+    while (zeros < elements && element(*input.dout, zeros) == 0) ++zeros;
+    input.dout_is_zero = zeros == elements;
   }
   expect_dtype(input.k, names.k, input.q, names.q);
   expect_dtype(input.v, names.v, input.q, names.q);
@@ -218,11 +239,7 @@ Input load_file(const std::string& path, const TensorNames& names, const MaskOpt
 }
 
 Input make_synthetic(const SyntheticOptions& options, const MaskOptions& mask, std::uint64_t seed) {
-  const reference::HeadInputs head =
-      reference::make_dataset(options.name, {.seqlen_q = options.seqlen_q,
-                                             .seqlen_k = options.seqlen_k,
-                                             .head_dim = options.head_dim,
-                                             .seed = seed});
+  const reference::HeadInputs head = draw_dataset(options, seed);
   Input input;
   input.source = fmt::format("synthetic '{}'", options.name);
   input.seed = seed;

@@ -43,6 +43,7 @@ struct Input {
   io::HostTensor k;                    ///< [total_k, num_heads_kv, head_dim]
   io::HostTensor v;                    ///< likewise
   std::optional<io::HostTensor> dout;  ///< as q; empty: drawn from N(0, 1) by `seed`
+  bool dout_is_zero = false;           ///< the file's: then so are all gradients
   std::uint64_t seed = 0;
   std::vector<std::int32_t> cu_seqlens_q;
   std::vector<std::int32_t> cu_seqlens_k;

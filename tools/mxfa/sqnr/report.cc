@@ -241,6 +241,7 @@ std::string report_text(const Report& report) {
   if (!report.input->dout) {
     text += fmt::format("no dout given: drawn from N(0, 1), seed {}\n", report.input->seed);
   }
+  if (report.input->dout_is_zero) text += "dout is zero: gradients were not measured\n";
   text += fmt::format("measured on {}\n", sampling_text(*report.sample));
   if (!report.sample->complete()) text += wrapped(fmt::format("sampling: {}", kSamplingRule));
   text += "\nSQNR in dB against float64 attention on the given inputs\n";

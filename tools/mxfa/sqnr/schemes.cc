@@ -123,10 +123,11 @@ const Dial* find_dial(std::string_view name) {
 }
 
 /// Refuses a dial that would change nothing, or undo another one.
-void expect_effect(const Dial& dial, const Scheme& scheme, std::string_view name) {
+void expect_effect(const Dial& dial, const Scheme& scheme, std::string_view name,
+                   std::string_view option) {
   const auto refuse = [&](const std::string& fault) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("schemes: '{}': {} {}", name, dial.name, fault));
+                fmt::format("{}: '{}': {} {}", option, name, dial.name, fault));
   };
   for (const std::string& earlier : split(scheme.name, '+')) {
     if (earlier == dial.name) refuse("is there twice");
@@ -144,7 +145,7 @@ void expect_effect(const Dial& dial, const Scheme& scheme, std::string_view name
 
 }  // namespace
 
-Scheme parse_scheme(std::string_view name) {
+Scheme parse_scheme(std::string_view name, std::string_view option) {
   std::vector<std::string> parts = split(name, '+');
   const auto find_base = [](const std::string& part) {
     return std::find_if(std::begin(kBases), std::end(kBases),
@@ -165,11 +166,11 @@ Scheme parse_scheme(std::string_view name) {
                 .is_mx = base->is_mx};
   for (const std::string& part : parts) {
     const Dial* dial = find_dial(part);
-    core::expect(dial != nullptr, "schemes",
+    core::expect(dial != nullptr, option,
                  fmt::format("a base ({}) and dials ({}) joined by '+'", known_names(kBases),
                              known_names(kDials)),
                  fmt::format("'{}'", name));
-    expect_effect(*dial, scheme, name);
+    expect_effect(*dial, scheme, name, option);
     dial->apply(scheme.config);
     scheme.name += fmt::format("+{}", dial->name);
     append(scheme.label, ", ", dial->label);
@@ -179,7 +180,7 @@ Scheme parse_scheme(std::string_view name) {
   try {
     scheme.config.check();
   } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("schemes: '{}': {}", name, error.what()));
+    throw Error(error.kind(), fmt::format("{}: '{}': {}", option, name, error.what()));
   }
   return scheme;
 }

@@ -25,7 +25,7 @@ struct Scheme {
 /// A base ("bf16", "fp8-per-tensor", "32x32", "1x32", "32xD") and dials joined by '+'; a base that
 /// is not written is "32x32". Throws Error naming an unknown part (with the known ones) or a
 /// combination that no machine can execute.
-Scheme parse_scheme(std::string_view name);
+Scheme parse_scheme(std::string_view name, std::string_view option = "schemes");
 
 /// What is measured where nothing is asked for, and under `--schemes all`.
 std::vector<std::string> default_schemes(bool causal);

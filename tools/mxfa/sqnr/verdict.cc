@@ -112,10 +112,12 @@ std::vector<std::string> reasons_of(const Diagnostics& d, const SchemeResult& pl
         name_of(grade.limiting), d.logit_rms));
     return reasons;
   }
-  reasons.push_back(fmt::format(
-      "logits are off by {:.2g} (RMS) where they spread by {:.2g} within a row; exp turns that "
-      "into {:.0f} % of P",
-      error, d.logit_std, 100 * std::expm1(error)));
+  if (error > 0) {
+    reasons.push_back(fmt::format(
+        "logits are off by {:.2g} (RMS) where they spread by {:.2g} within a row; exp turns that "
+        "into {:.0f} % of P",
+        error, d.logit_std, 100 * std::expm1(error)));
+  }
   if (d.k.mean_share > kMeanShare) {
     reasons.push_back(fmt::format(
         "K: {:.0f} % of its energy is one vector common to all keys; softmax ignores it, but 8 "
@@ -235,8 +237,11 @@ void add_plain(const Measurement& measurement, const Verdict& verdict, const Sam
   lines.push_back(fmt::format("{} ({}) is {}: {}.", plain.scheme.name, plain.scheme.label,
                               grade_words(grade.grade), limit_text(grade)));
   add_worst_unit(plain, grade, sample, lines);
-  lines.emplace_back(grade.grade == Grade::kPass ? "  What limits it:" : "  Why:");
-  for (const std::string& reason : reasons_of(measurement.diagnostics, plain, grade)) {
+  const std::vector<std::string> reasons = reasons_of(measurement.diagnostics, plain, grade);
+  if (!reasons.empty()) {
+    lines.emplace_back(grade.grade == Grade::kPass ? "  What limits it:" : "  Why:");
+  }
+  for (const std::string& reason : reasons) {
     lines.push_back("  - " + reason + ".");
   }
   const std::vector<std::string> effects =
