@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/standard_streams.h"
 #include "io/atomic_file.h"
 #include "io/progress.h"
-#include "core/standard_streams.h"
 #include "mxemu/experiment.h"
 
 /// The commands check and mutate.

@@ -9,9 +9,9 @@
 #include <limits>
 #include <new>
 
+#include "core/standard_streams.h"
 #include "experiments.h"
 #include "io/atomic_file.h"
-#include "core/standard_streams.h"
 #include "words.h"
 
 /// ptxemu: run, trace, check or mutate PTX kernels. Exit status: 0 done, 1 the program is wrong
@@ -76,8 +76,9 @@ ExitStatus run_seeds(Session& session, const RunOptions& options, std::uint64_t&
     }
     const bool same = checksum == first_checksum || launch.perturb;
     if (!session.as_expected() || !same) {
-      core::print_error("ptxemu run: results of seed {} differ from {}\n", launch.seed,
-                      !same ? fmt::format("those of seed {}", options.seed) : "what --expect says");
+      core::print_error(
+          "ptxemu run: results of seed {} differ from {}\n", launch.seed,
+          !same ? fmt::format("those of seed {}", options.seed) : "what --expect says");
       return kCheckFailed;
     }
   }

@@ -4,10 +4,10 @@
 #include <charconv>
 
 #include "core/check.h"
+#include "core/standard_streams.h"
 #include "experiment.h"
 #include "io/atomic_file.h"
 #include "io/json_records.h"
-#include "core/standard_streams.h"
 #include "report.h"
 
 /// Trains the cross-attention module on a synthetic click task, in MXFP8 and in BF16 from the same

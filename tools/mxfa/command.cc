@@ -11,8 +11,8 @@
 
 #include "build_info.h"
 #include "core/check.h"
-#include "io/atomic_file.h"
 #include "core/standard_streams.h"
+#include "io/atomic_file.h"
 
 namespace mxfa::cli {
 namespace {

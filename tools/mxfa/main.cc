@@ -7,8 +7,8 @@
 #include <new>
 
 #include "command.h"
-#include "io/safetensors.h"
 #include "core/standard_streams.h"
+#include "io/safetensors.h"
 #include "mxfa/error.h"
 #include "mxfa/version.h"
 

@@ -7,8 +7,8 @@
 
 #include "command.h"
 #include "core/check.h"
-#include "dispatch/recipe_name.h"
 #include "core/standard_streams.h"
+#include "dispatch/recipe_name.h"
 #include "module/presets.h"
 #include "module/report.h"
 #include "module/tensors_file.h"
@@ -114,7 +114,7 @@ ExitStatus run_module(const ModuleArguments& arguments) {
   write_json(arguments.json, module::report_records(report));
   if (!report.failed()) return kDone;
   core::print_error("mxfa module: check failed: a tensor is more than {:g} dB below its bar\n",
-                  module::kBorderlineDb);
+                    module::kBorderlineDb);
   return kCheckFailed;
 }
 

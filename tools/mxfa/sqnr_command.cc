@@ -114,7 +114,8 @@ ExitStatus run_sqnr(const SqnrArguments& arguments) {
   write_svg(arguments.plot, [&] { return sqnr::report_svg(report); });
   write_json(arguments.json, sqnr::report_records(report));
   if (requirement_met(arguments, measurement, verdict)) return kDone;
-  core::print_error("mxfa sqnr: check failed: {} is not safe for these tensors\n", arguments.require);
+  core::print_error("mxfa sqnr: check failed: {} is not safe for these tensors\n",
+                    arguments.require);
   return kCheckFailed;
 }
 
