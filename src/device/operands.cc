@@ -242,6 +242,7 @@ AttentionOperands prepare_operands(const Queue& queue, const OperandsSpec& spec,
 }
 
 AttentionOperands operands_in(const OperandsSpec& spec, void* memory) {
+  check(spec);
   internal::expect_aligned(memory, "memory", kMemoryAlignment);
   return Preparation(spec, memory, nullptr).run();
 }
