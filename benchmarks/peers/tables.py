@@ -10,13 +10,16 @@ from benchmarks/results/nvidia_h200/attention_{forward,backward}_peers.json alon
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 
 from known import tflops as known_tflops
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from document_tables import table_lines, update  # noqa: E402
+
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "benchmarks" / "results" / "nvidia_h200"
 FP32, HALF = "mxfa mxfp8", "mxfa mxfp8 (half scores)"
@@ -146,35 +149,22 @@ TABLES = {
 
 
 def markdown(shapes, columns):
-    lines = ["| batch x heads x queries (x keys) | " + " | ".join(columns) + " |",
-             "|" + "---|" * (len(columns) + 1)]
+    rows = []
     for shape in shapes:
         twins = sum(other.case | {"total_k": 0} == shape.case | {"total_k": 0} for other in shapes)
-        cells = [column(shape) for column in columns.values()]
-        lines.append(f"| {shape.name(twins)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def with_table(text, name, body):
-    pattern = re.compile(rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
-    if len(pattern.findall(text)) != 1:
-        sys.exit(f"{DOCUMENT}: expected one place for table {name!r}")
-    return pattern.sub(lambda match: match[1] + body + "\n" + match[2], text)
+        rows.append((shape.name(twins), [column(shape) for column in columns.values()]))
+    return "\n".join(table_lines("batch x heads x queries (x keys)", columns, rows))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="exit 1 where a table differs")
     options = parser.parse_args()
-    text = DOCUMENT.read_text()
-    made = text
-    for name, (direction, columns) in TABLES.items():
-        shapes = read_shapes(RESULTS / f"attention_{direction}_peers.json")
-        made = with_table(made, name, markdown(shapes, columns))
-    if options.check:
-        return 0 if made == text else 1
-    DOCUMENT.write_text(made)
-    return 0
+    bodies = {
+        name: markdown(read_shapes(RESULTS / f"attention_{direction}_peers.json"), columns)
+        for name, (direction, columns) in TABLES.items()
+    }
+    return update(DOCUMENT, bodies, options.check)
 
 
 if __name__ == "__main__":

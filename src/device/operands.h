@@ -155,8 +155,7 @@ std::int64_t operands_bytes(const OperandsSpec& spec);
 /// Launches what makes the operands, in `memory` (256-byte aligned, operands_bytes() of it), which
 /// is overwritten. Throws Error that names the field where the specification is malformed.
 AttentionOperands prepare_operands(const Queue& queue, const OperandsSpec& spec, void* memory);
-/// Where prepare_operands() of the same specification left them; launches nothing, checks nothing
-/// of the specification.
+/// Where prepare_operands() of the same specification left them; launches nothing.
 AttentionOperands operands_in(const OperandsSpec& spec, void* memory);
 
 }  // namespace mxfa::device

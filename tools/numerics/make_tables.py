@@ -14,7 +14,6 @@ exist in --json DIR already are not made again.
 import argparse
 import json
 import math
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from document_tables import table_lines, update  # noqa: E402
+
 DOCUMENT = ROOT / "docs" / "numerics.md"
 ALL_SETS = (
     "normal diffuse peaky rmsnorm outchan kbias sink lognorm dorow vbias realign tiedmix dom0.9"
@@ -134,14 +137,14 @@ def run_table(name, table, mxfa, json_dir):
 def markdown(table, rows):
     schemes = list(next(iter(rows.values())))
     titles = " ".join(TENSOR_TITLES[tensor] for tensor in table.tensors)
-    lines = [f"| {titles} | " + " | ".join(f"`{scheme}`" for scheme in schemes) + " |"]
-    lines.append("|" + "---|" * (len(schemes) + 1))
-    for data_set, cells in rows.items():
-        texts = [
+    texts = {
+        data_set: [
             " ".join(f"{cells[scheme][tensor]:.1f}" for tensor in table.tensors)
             for scheme in schemes
         ]
-        lines.append(f"| {data_set} | " + " | ".join(texts) + " |")
+        for data_set, cells in rows.items()
+    }
+    lines = table_lines(titles, [f"`{scheme}`" for scheme in schemes], texts.items())
     words = table.command("SET", "S", "FILE")
     lines += ["", f"`{' '.join(words)}`, mean of S = 0 .. {table.seeds - 1}."]
     return "\n".join(lines)
@@ -162,19 +165,12 @@ def test_table(name, program, json_dir):
                     _, row, column = key.split("/")
                     cells.setdefault(row, {})[column] = value
     columns = list(dict.fromkeys(column for row in cells.values() for column in row))
-    lines = ["| | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
-    for row, values in cells.items():
-        texts = [values.get(column, "") for column in columns]
-        lines.append(f"| {row} | " + " | ".join(texts) + " |")
+    texts = {
+        row: [values.get(column, "") for column in columns] for row, values in cells.items()
+    }
+    lines = table_lines("", columns, texts.items())
     lines += ["", f"`reference_tests {words[0]} {words[1]}FILE`"]
     return "\n".join(lines)
-
-
-def with_table(text, name, body):
-    pattern = re.compile(rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
-    if len(pattern.findall(text)) != 1:
-        sys.exit(f"{DOCUMENT}: expected one place for table {name!r}")
-    return pattern.sub(lambda match: match[1] + body + "\n" + match[2], text)
 
 
 def main():
@@ -194,20 +190,16 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         json_dir = options.json or Path(scratch)
         json_dir.mkdir(parents=True, exist_ok=True)
-        text = DOCUMENT.read_text()
-        made = text
+        bodies = {}
         for name in options.tables.split(","):
             if name in SQNR_TABLES:
                 table = SQNR_TABLES[name]
                 body = markdown(table, run_table(name, table, options.mxfa, json_dir))
             else:
                 body = test_table(name, options.reference_tests, json_dir)
-            made = with_table(made, name, body)
+            bodies[name] = body
             print(f"{name}: done", flush=True)
-    if options.check:
-        return 0 if made == text else 1
-    DOCUMENT.write_text(made)
-    return 0
+    return update(DOCUMENT, bodies, options.check)
 
 
 if __name__ == "__main__":
