@@ -52,7 +52,8 @@ _DEVICE = ("src/driver/", "src/device/", "src/kernels/", "src/ptx/", "src/mx/")
 _CUDA_USERS = _DEVICE + ("emulator/", "tests/", "benchmarks/")
 # A library's include path -> folders that may use it.
 EXTERNAL = {
-    r"(torch|ATen|c10|nanobind)/": ("bindings/",),
+    r"(torch|ATen|c10)/": ("bindings/", "examples/"),
+    r"nanobind/": ("bindings/",),
     r"CLI/": ("tools/", "benchmarks/", "examples/", "emulator/"),
     r"nlohmann/": _ABOVE_IO,
     r"benchmark/": ("benchmarks/",),
