@@ -146,12 +146,12 @@ std::array<MaybeTensor, 3> backward(const Saved& saved, const at::Tensor& dout,
     const at::Tensor& q = saved[0].value();
     const at::Device device = q.device();
     const Options options = placed(given, device, stream);
-    mxfa::attention::ForwardArgs forward = forward_args(saved);
-    forward.o = rows(saved[5], "o", device);
-    forward.lse = view(saved[6], "lse", device);
-    forward.row_max = view(saved[7], "row_max", device);
+    mxfa::attention::ForwardArgs of_forward = forward_args(saved);
+    of_forward.o = rows(saved[5], "o", device);
+    of_forward.lse = view(saved[6], "lse", device);
+    of_forward.row_max = view(saved[7], "row_max", device);
     mxfa::attention::BackwardArgs args =
-        mxfa::attention::backward_args(forward, rows(dout, "dout", device));
+        mxfa::attention::backward_args(of_forward, rows(dout, "dout", device));
     std::array<MaybeTensor, 3> gradients;
     const std::array<mxfa::Tensor*, 3> outputs{&args.dq, &args.dk, &args.dv};
     for (std::size_t i = 0; i < gradients.size(); ++i) {

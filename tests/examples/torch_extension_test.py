@@ -93,6 +93,22 @@ class ExtensionTest(unittest.TestCase):
                 print(f"{name}:", ", ".join(f"{tensor} {decibels(y, x):.1f} dB" for tensor, x, y
                                             in zip(("o", "dq", "dk", "dv"), got, want)))
 
+    def test_batches_without_rows(self):
+        one = torch.zeros(2, dtype=torch.int32, device=DEVICE)
+        none = one[:1]
+        for shape_q, shape_k, *cu_seqlens in (
+                ((0,), (0,), none, none), ((0,), (0,), one, one), ((4,), (3,), one, one),
+                ((0, 5), (0, 5)), ((2, 0), (2, 3)), ((2, 3), (2, 0))):
+            with self.subTest(shape_q=shape_q, shape_k=shape_k):
+                leaves = [normal(*shape, 2, 64, seed=0).requires_grad_()
+                          for shape in (shape_q, shape_k, shape_k)]
+                o, lse = mxfa_attention(*leaves, *cu_seqlens, return_lse=True)
+                o.sum().backward()
+                for x in (o, *(leaf.grad for leaf in leaves)):
+                    self.assertFalse(x.any())
+                self.assertEqual(o.shape, leaves[0].shape)
+                self.assertTrue((lse == -torch.inf).all())
+
     def expect_lse(self, got, twin):
         """-inf where there is no key. Else the twin's, which reads the same payload, but for
         FP32's rounding of 128 products, and a GPU's sums, which lack up to 1e-3 of a score."""
