@@ -51,6 +51,20 @@ CUtensorMap bf16_rows_map(const driver::Device& device, const Bf16Rows& x,
                                           .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
 }
 
+CUtensorMap value_map(const driver::Device& device, const device::AttentionOperand& x) {
+  constexpr std::uint64_t kRow = mx::kAtomRows;
+  const std::int64_t parts = x.tiles * x.num_heads * x.head_dim / 32;
+  const std::uint64_t dims[] = {kRow, 2, 4, 4,
+                                static_cast<std::uint64_t>(std::max<std::int64_t>(parts, 1))};
+  const std::uint64_t strides[] = {kRow, 8 * kRow, 2 * kRow, 32 * kRow};
+  const std::uint32_t box[] = {kRow, 2, 4, 4, static_cast<std::uint32_t>(x.head_dim / 32)};
+  return device::make_tensor_map(device, {.address = reinterpret_cast<std::uint64_t>(x.transposed),
+                                          .dims = dims,
+                                          .stride_bytes = strides,
+                                          .box = box,
+                                          .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
+}
+
 CUtensorMap transposed_map(const driver::Device& device, const device::AttentionOperand& x,
                            std::uint32_t tokens) {
   return device::make_transposed_map(device, x.transposed, {x.num_heads, x.head_dim}, x.tiles,

@@ -27,6 +27,11 @@ CUtensorMap rows_map(const driver::Device& device, const device::AttentionOperan
 CUtensorMap bf16_rows_map(const driver::Device& device, const Bf16Rows& x,
                           const device::AttentionOperand& shape, std::int32_t columns,
                           std::uint32_t tokens);
+/// V^T, [tiles, heads * head_dim / 32, 128] as (token, i, q, b, a): boxes of 128 tokens of one
+/// head. Row 32 a + 8 b + 2 q + i of a box is column 32 a + 8 q + 2 b + i of V, so that thread q of
+/// four has eight neighbouring columns of what wgmma accumulates, which it stores without an
+/// exchange.
+CUtensorMap value_map(const driver::Device& device, const device::AttentionOperand& x);
 /// [tiles, heads * head_dim, 128]: boxes of 64 or 128 `tokens` of all head_dim.
 CUtensorMap transposed_map(const driver::Device& device, const device::AttentionOperand& x,
                            std::uint32_t tokens);

@@ -98,8 +98,10 @@ class Consumer {
     if constexpr (Config::kTokenScales) {
       if (params_.row_max != nullptr) Rows::finish(smem_.rows[buffer_], first_row(), rows);
     }
+    // Ahead of O's stores, for which it would wait.
+    if constexpr (Config::kQBuffers == 2) fence_q();
     finish_tile(tile, rows, sums, folds);
-    give_back_q(at(offsetof(Plan, q_empty), buffer_, 8));
+    ptx::mbarrier_arrive(at(offsetof(Plan, q_empty), buffer_, 8));
     if (++buffer_ == Config::kTileBuffers) {
       buffer_ = 0;
       buffer_phase_ ^= 1;
@@ -134,13 +136,14 @@ class Consumer {
   /// One Q goes back as soon as the last scores are made, each warpgroup's rows by themselves; of
   /// two there is one in hand.
   __device__ void release_q() const {
-    if constexpr (Config::kQBuffers == 1) give_back_q(at(offsetof(Plan, rows_read), part_, 8));
+    if constexpr (Config::kQBuffers == 1) {
+      fence_q();
+      ptx::mbarrier_arrive(at(offsetof(Plan, rows_read), part_, 8));
+    }
   }
-  /// ldmatrix has read Q, which the copy engine fills again through another proxy.
-  __device__ static void give_back_q(std::uint32_t barrier) {
-    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-    ptx::mbarrier_arrive(barrier);
-  }
+  /// Ahead of giving Q back: ldmatrix has read it, and the copy engine fills it through another
+  /// proxy.
+  __device__ static void fence_q() { cuda::ptx::fence_proxy_async(cuda::ptx::space_shared); }
   __device__ int next_stage() const { return stage_ + 1 == Config::kStages ? 0 : stage_ + 1; }
   __device__ unsigned next_phase() const {
     return stage_ + 1 == Config::kStages ? phase_ ^ 1 : phase_;

@@ -18,24 +18,8 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/// Lane p of four gets word p of each of them, in their order.
-__device__ inline void transpose_quad(std::uint32_t (&words)[4], int lane) {
-#pragma unroll
-  for (int step = 1; step <= 2; ++step) {
-    const bool upper = (lane & step) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if ((i & step) != 0) continue;
-      const std::uint32_t low = words[i], high = words[i + step];
-      const std::uint32_t other = __shfl_xor_sync(~0u, upper ? low : high, step);
-      words[i] = upper ? other : low;
-      words[i + step] = upper ? high : other;
-    }
-  }
-}
-
-/// A row of O in BF16: each lane of four gets whole 16 bytes. Stores of 4 bytes clog the way out
-/// (98 cycles each), so that the exchange pays.
+/// A row of O in BF16. Each lane of four has whole 16 bytes of it (value_map()): stores of 4 bytes
+/// would clog the way out (98 cycles each).
 template <class Config>
 __device__ inline void store_bf16(const ForwardParams& params, std::uint16_t* row, bool inside,
                                   float factor, const float* o, int pair) {
@@ -48,7 +32,6 @@ __device__ inline void store_bf16(const ForwardParams& params, std::uint16_t* ro
       const float* const x = o + 4 * (4 * part + j);
       words[part][j] = device::encode_bf16_pair(x[0] * factor, x[1] * factor);
     }
-    transpose_quad(words[part], pair);
   }
   if (!inside) return;
   row += 8 * pair;
@@ -155,14 +138,14 @@ class Mxfp8Store {
     if (row(h) >= tile_.seqlen_q) return;
     const float inverse = mx::inverse_e8m0(scale);
     const std::int64_t o_row = tile_.o_begin + row(h);
-    std::uint8_t* const codes = out_.codes + o_row * out_.token_stride +
-                                tile_.head * out_.head_stride + 32 * part +
-                                2 * (ptx::lane_now() % 4);
+    const int column = 32 * part + 8 * (ptx::lane_now() % 4);
+    std::uint8_t* const codes =
+        out_.codes + o_row * out_.token_stride + tile_.head * out_.head_stride + column;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (32 * part + 8 * j >= columns_) break;
+      if (column >= columns_) break;
       const float* const x = o + 4 * j + 2 * h;
-      *reinterpret_cast<std::uint16_t*>(codes + 8 * j) =
+      *reinterpret_cast<std::uint16_t*>(codes + 2 * j) =
           static_cast<std::uint16_t>(device::encode_e4m3_pair(x[0] * inverse, x[1] * inverse));
     }
     const bool square = out_.block_shape == BlockShape::k32x32;
@@ -193,18 +176,22 @@ __device__ inline void store_rows(const ForwardParams& params, const TileRecord&
     sum[h] = quad_sum(rows.sum[h]);
     factor[h] = sum[h] != 0.0f ? 1.0f / sum[h] * power_of_two(anchor) : 0.0f;
   }
-  // First, so that what it reads is not kept beside O's own.
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int row = tile.m_block * Config::kTileM + warp_row + lane / 4 + 8 * h;
-    if (row >= tile.seqlen_q || pair != 0) continue;
+  // First, so that what it reads is not kept beside O's own. A lane of four for each row.
+  const int which = pair & 1;
+  const int row = tile.m_block * Config::kTileM + warp_row + lane / 4 + 8 * which;
+  if (pair < 2 && row < tile.seqlen_q) {
     constexpr float kLn2 = 0.693147182f;
     const std::int64_t at = tile.head * params.lse_head_stride + tile.o_begin + row;
-    const bool seen = sum[h] != 0.0f;
+    const float divisor = which == 0 ? sum[0] : sum[1];
+    const bool seen = divisor != 0.0f;
     // O is divided by what is summed, as P's payload is made of the same numbers.
-    const float whole = Rows::whole_sum(rows, h, sum[h]);
-    params.lse[at] = seen ? (__log2f(whole) - rows.base[h]) * kLn2 : -INFINITY;
-    if (params.row_max != nullptr) params.row_max[at] = seen ? Rows::row_max(rows, h) : -INFINITY;
+    const float whole = Rows::whole_sum(rows, which, divisor);
+    const float base = which == 0 ? rows.base[0] : rows.base[1];
+    params.lse[at] = seen ? (__log2f(whole) - base) * kLn2 : -INFINITY;
+    if (params.row_max != nullptr) {
+      const float most = which == 0 ? Rows::row_max(rows, 0) : Rows::row_max(rows, 1);
+      params.row_max[at] = seen ? most : -INFINITY;
+    }
   }
   if (params.o_mxfp8.codes != nullptr) {
     Mxfp8Store<Config>(params, tile, amax, warp_row).run(o, factor);

@@ -229,7 +229,7 @@ ForwardParams make_params(const device::Queue& queue, const ForwardCall& call) {
   // Straight into the members: a compiler's temporary need not have their alignment.
   ForwardParams params = {.q_map = rows(call.q, call.q_bf16, 64),
                           .k_map = rows(call.k, call.k_bf16, 128),
-                          .v_map = transposed_map(queue.device, call.v, 128)};
+                          .v_map = value_map(queue.device, call.v)};
   params.batch = call.k.offsets.batch;
   params.shape = tile_shape(call, params.batch);
   params.q = {call.q.scales, call.q.offsets};

@@ -197,7 +197,9 @@ class KeyProducer {
                            &params_.k_map, k_at, full);
     }
     static_assert(Config::kTileN == mx::kAtomRows);
-    const std::int32_t v_at[3] = {0, keys.head * Config::kHeadDim, keys.v_tile + n_block};
+    const std::int32_t v_at[5] = {
+        0, 0, 0, 0,
+        ((keys.v_tile + n_block) * params_.shape.num_heads_kv + keys.head) * Config::kHeadDim / 32};
     cp_async_bulk_tensor(space_cluster, space_global, smem_.v[stage_], &params_.v_map, v_at, full);
   }
 

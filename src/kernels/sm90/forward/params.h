@@ -23,7 +23,7 @@ struct SideParams {
 struct ForwardParams {
   CUtensorMap q_map;  ///< rows (head_dim, heads, tokens), box 64 rows of a part (Config::kQkParts)
   CUtensorMap k_map;  ///< rows, box 128 rows of a part
-  CUtensorMap v_map;  ///< transposed (pitch, heads * head_dim), box 128 keys of all head_dim
+  CUtensorMap v_map;  ///< value_map(): transposed, box 128 keys of all head_dim
   SideParams q = {}, k = {};
   device::OperandScales v_scales = {};
 

@@ -44,11 +44,12 @@ struct TokenHalfRows {
     rows.odd = __any_sync(~0u, factor[0] > kMost || factor[1] > kMost);
   }
   __device__ static void finish(const RowNumbers<Config>& numbers, int warp_row, State& rows) {
+    __syncwarp();  // lane 0 of four has written both, lane 1 stores the second
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = row_of(warp_row, h);
       const float top = quad_max(half_of(rows.packed_top, h) * numbers.factor[row]);
-      rows.top[h] = quarter() == 0 ? fmaxf(top, numbers.top[row]) : top;
+      rows.top[h] = quarter() < 2 ? fmaxf(top, numbers.top[row]) : top;
     }
   }
   __device__ static float row_max(const State& rows, int h) { return rows.top[h]; }

@@ -36,7 +36,8 @@ class Softmax<Config, Scores::kF32, true> {
     for (int h = 0; h < 2; ++h) numbers.top[row_of(warp_row, h)] = -INFINITY;
   }
   __device__ static void finish(const RowNumbers<Config>& numbers, int warp_row, State& rows) {
-    if (quarter() != 0) return;
+    __syncwarp();  // lane 0 of four has written both, lane 1 stores the second
+    if (quarter() > 1) return;
     for (int h = 0; h < 2; ++h) rows.top[h] = numbers.top[row_of(warp_row, h)];
   }
 
