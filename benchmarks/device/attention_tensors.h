@@ -88,6 +88,7 @@ std::vector<double> head_values(const driver::Device& device, const driver::Devi
 /// A call on a device, its halves, and its checks alone.
 struct CallParts {
   std::function<void()> attend, prepare, whole, checks;
+  std::function<void()> attend_anew;  ///< as no call before it
 };
 struct SpeedOptions {
   RunPlan plan = {.warm_ups = 5, .runs = 30};

@@ -82,7 +82,12 @@ CallParts BackwardCase::parts() const {
   return {.attend = [this] { attention::backward_prepared(args_, options_, workspace_span()); },
           .prepare = [this] { attention::prepare_backward(args_, options_, workspace_span()); },
           .whole = [this] { attention::backward(args_, options_, workspace_span()); },
-          .checks = [this] { attention::backward_workspace_bytes(args_, options_); }};
+          .checks = [this] { attention::backward_workspace_bytes(args_, options_); },
+          .attend_anew =
+              [this, options = options_, scale = 0.1]() mutable {
+                options.softmax_scale = scale += 1e-9;
+                attention::backward_prepared(args_, options, workspace_span());
+              }};
 }
 
 io::Record BackwardCase::record() const {

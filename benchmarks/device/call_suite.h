@@ -38,7 +38,8 @@ std::vector<io::Record> speed_records(const Device& device, const std::vector<At
 }
 
 /// Host time of calls back to back, of a small batch, dense and jagged: their checks alone, the
-/// preparation, attention on prepared operands, the whole call, that replayed from a CUDA graph.
+/// preparation, attention on prepared operands, again and as no call before, the whole call, that
+/// replayed from a CUDA graph.
 template <class Call>
 std::vector<io::Record> host_time_records(const Device& device) {
   const driver::Stream stream(device.state().device);
@@ -48,10 +49,12 @@ std::vector<io::Record> host_time_records(const Device& device) {
     const Call call(device, stream.handle(), tensors);
     const CallParts parts = call.parts();
     parts.whole();
-    const HostWork works[] = {{"checks", parts.checks},
-                              {fmt::format("prepare_{}", Call::kName), parts.prepare},
-                              {fmt::format("{}_prepared", Call::kName), parts.attend},
-                              {std::string(Call::kName), parts.whole}};
+    const HostWork works[] = {
+        {"checks", parts.checks},
+        {fmt::format("prepare_{}", Call::kName), parts.prepare},
+        {fmt::format("{}_prepared", Call::kName), parts.attend},
+        {fmt::format("{}_prepared, another scale each time", Call::kName), parts.attend_anew},
+        {std::string(Call::kName), parts.whole}};
     for (io::Record& record :
          host_time_records(device.state().device, stream, call.record(), works)) {
       records.push_back(std::move(record));

@@ -44,7 +44,12 @@ CallParts ForwardCase::parts() const {
   return {.attend = [this] { attention::forward_prepared(args_, options_, workspace_span()); },
           .prepare = [this] { attention::prepare_forward(args_, options_, workspace_span()); },
           .whole = [this] { attention::forward(args_, options_, workspace_span()); },
-          .checks = [this] { attention::forward_workspace_bytes(args_, options_); }};
+          .checks = [this] { attention::forward_workspace_bytes(args_, options_); },
+          .attend_anew =
+              [this, options = options_, scale = 0.1]() mutable {
+                options.softmax_scale = scale += 1e-9;
+                attention::forward_prepared(args_, options, workspace_span());
+              }};
 }
 
 io::Record ForwardCase::record() const {

@@ -93,6 +93,7 @@ struct Options {
   /// +-65504 * 2^-dq_exponent and is counted (BackwardArgs::dq_overflows).
   DType dq_accum = DType::kF32;
   int dq_exponent = 9;  ///< -64 to 64
+  bool operator==(const Options&) const = default;
 };
 
 // What a device refuses, each by name with Error(kUnsupported), beside what is said of an option:
@@ -133,6 +134,7 @@ using mxfa::Tensor;
 struct TiledScales {
   TensorView head_dim = {};  ///< ScaleAxis::kHeadDim: [heads, tiles, ceil(head_dim / 128), 512]
   TensorView tokens = {};    ///< ScaleAxis::kTokens, likewise
+  bool operator==(const TiledScales&) const = default;
 };
 
 /// rows_o = total_q, or batch * total_q where q is broadcast. Query head h reads the kv head
@@ -148,6 +150,7 @@ struct ForwardArgs {
   /// out, optional: kF32 [num_heads, rows_o], the largest visible score in log2 units. The Hopper
   /// recipe's backward needs it.
   TensorView row_max = {};
+  bool operator==(const ForwardArgs&) const = default;
 };
 
 struct BackwardArgs {
@@ -172,6 +175,7 @@ struct BackwardArgs {
   TensorView dq_seq = {};
   /// Optional, devices only: kI64 [1], to which the number of dq's sums that overflowed is added.
   TensorView dq_overflows = {};
+  bool operator==(const BackwardArgs&) const = default;
 };
 
 /// What a backward takes of a forward's arguments, and of what that call has written there. Which

@@ -34,6 +34,8 @@ struct TensorView {
   /// True where elements lie in row-major order without gaps.
   bool is_contiguous() const;
   std::span<const std::int64_t> dims() const { return {shape.data(), std::size_t(rank)}; }
+  /// The same view, not the same elements.
+  bool operator==(const TensorView&) const = default;
 };
 
 /// A tensor of values, or of MXFP8 payload with its scales.
@@ -42,6 +44,7 @@ struct Tensor {
   TensorView scales = {};  ///< kE4M3 values only
 
   bool given() const { return values.rank != 0; }
+  bool operator==(const Tensor&) const = default;
 };
 
 /// A row-major view. Throws Error where rank exceeds kMaxRank or an extent is negative.

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "driver/launch_config.h"
+#include "driver/launch_record.h"
+
 namespace mxfa::driver {
 namespace {
 
@@ -17,36 +20,6 @@ Value& find_or_make(std::vector<std::pair<std::string, Value>>& named, std::stri
   return named.emplace_back(std::string(key), Value()).second;
 }
 
-/// A launch as the driver takes it.
-struct LaunchConfig {
-  CUlaunchAttribute attributes[2] = {};
-  CUlaunchConfig config = {};
-
-  LaunchConfig(CUstream stream, const LaunchShape& shape) {
-    unsigned count = 0;
-    if (shape.cluster[0] * shape.cluster[1] * shape.cluster[2] > 1) {
-      attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-      attributes[count++].value.clusterDim = {shape.cluster[0], shape.cluster[1], shape.cluster[2]};
-    }
-    if (shape.programmatic_launch) {
-      attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-      attributes[count++].value.programmaticStreamSerializationAllowed = 1;
-    }
-    config.gridDimX = shape.grid[0];
-    config.gridDimY = shape.grid[1];
-    config.gridDimZ = shape.grid[2];
-    config.blockDimX = shape.block[0];
-    config.blockDimY = shape.block[1];
-    config.blockDimZ = shape.block[2];
-    config.sharedMemBytes = shape.dynamic_smem_bytes;
-    config.hStream = stream;
-    config.attrs = attributes;
-    config.numAttrs = count;
-  }
-  LaunchConfig(const LaunchConfig&) = delete;
-  LaunchConfig& operator=(const LaunchConfig&) = delete;
-};
-
 }  // namespace
 
 int Kernel::attribute(CUfunction_attribute attribute) const {
@@ -57,12 +30,25 @@ int Kernel::attribute(CUfunction_attribute attribute) const {
   return value;
 }
 
-void Kernel::launch_raw(CUstream stream, const LaunchShape& shape, void** arguments) const {
+void Kernel::launch_raw(CUstream stream, const LaunchShape& shape, void** arguments,
+                        std::span<const std::size_t> sizes) const {
   const LaunchConfig config(stream, shape);
   const CurrentDevice current(*device_);
   device_->driver().check(
       device_->calls().cuLaunchKernelEx(&config.config, function_, arguments, nullptr),
       "cuLaunchKernelEx");
+  if (LaunchRecorder* const recorder = LaunchRecorder::current()) {
+    recorder->launched(function_, shape, arguments, sizes);
+  }
+}
+
+void fill_async(const Device& device, void* memory, std::uint8_t byte, std::size_t size_bytes,
+                CUstream stream) {
+  const CurrentDevice current(device);
+  device.driver().check(device.calls().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), byte,
+                                                       size_bytes, stream),
+                        "cuMemsetD8Async");
+  if (LaunchRecorder* const recorder = LaunchRecorder::current()) recorder->did_other_work();
 }
 
 KernelCache::~KernelCache() {

@@ -47,16 +47,22 @@ class Kernel {
   template <class... Args>
   void launch(CUstream stream, const LaunchShape& shape, const Args&... args) const {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&args))..., nullptr};
-    launch_raw(stream, shape, pointers);
+    constexpr std::size_t kSizes[] = {sizeof(Args)...};
+    launch_raw(stream, shape, pointers, kSizes);
   }
   int attribute(CUfunction_attribute attribute) const;
 
  private:
-  void launch_raw(CUstream stream, const LaunchShape& shape, void** arguments) const;
+  void launch_raw(CUstream stream, const LaunchShape& shape, void** arguments,
+                  std::span<const std::size_t> sizes) const;
 
   const Device* device_;
   CUfunction function_;
 };
+
+/// Fills device memory in a stream.
+void fill_async(const Device& device, void* memory, std::uint8_t byte, std::size_t size_bytes,
+                CUstream stream);
 
 /// Loads modules on first use and keeps them until it dies. Safe to use from several threads.
 class KernelCache {

@@ -87,9 +87,14 @@ std::int64_t device_backward_workspace_bytes(const attention::BackwardArgs& args
 
 void device_backward(const attention::BackwardArgs& args, const attention::Options& options,
                      std::span<std::byte> workspace, const Phases& phases) {
-  const driver::CurrentDevice current(options.device->state().device);
-  BackwardProblem problem = make_problem(args, options);
-  run_phases(problem, kernels_of(problem), workspace, phases, behind_of);
+  internal::DeviceState& state = options.device->state();
+  const driver::CurrentDevice current(state.device);
+  const auto run = [&] {
+    BackwardProblem problem = make_problem(args, options);
+    run_phases(problem, kernels_of(problem), workspace, phases, behind_of);
+  };
+  if (phases.prepare) return run();
+  run_prepared(state.backwards, {args, options, workspace}, run);
 }
 
 }  // namespace mxfa::dispatch

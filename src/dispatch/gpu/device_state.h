@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "device/ops.h"
+#include "dispatch/gpu/known_calls.h"
 #include "driver/device.h"
 #include "driver/kernel.h"
 #include "mxfa/device.h"
@@ -20,6 +21,8 @@ struct DeviceState {
   std::string arch;
   std::vector<driver::KernelImage> images;
   driver::KernelCache kernels;
+  dispatch::KnownCalls<attention::ForwardArgs> forwards;
+  dispatch::KnownCalls<attention::BackwardArgs> backwards;
 };
 
 }  // namespace mxfa::internal

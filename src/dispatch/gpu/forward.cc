@@ -54,9 +54,14 @@ std::int64_t device_forward_workspace_bytes(const attention::ForwardArgs& args,
 
 void device_forward(const attention::ForwardArgs& args, const attention::Options& options,
                     std::span<std::byte> workspace, const Phases& phases) {
-  const driver::CurrentDevice current(options.device->state().device);
-  ForwardProblem problem = make_problem(args, options);
-  run_phases(problem, kernels_of(problem), workspace, phases, behind_of);
+  internal::DeviceState& state = options.device->state();
+  const driver::CurrentDevice current(state.device);
+  const auto run = [&] {
+    ForwardProblem problem = make_problem(args, options);
+    run_phases(problem, kernels_of(problem), workspace, phases, behind_of);
+  };
+  if (phases.prepare) return run();
+  run_prepared(state.forwards, {args, options, workspace}, run);
 }
 
 }  // namespace mxfa::dispatch

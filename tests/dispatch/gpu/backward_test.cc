@@ -4,6 +4,7 @@
 
 #include "dispatch/gpu/backward_call.h"
 #include "dispatch/gpu/captured_graph.h"
+#include "dispatch/gpu/device_state.h"
 #include "dispatch/gpu/payload.h"
 #include "support/compare.h"
 
@@ -55,6 +56,11 @@ std::vector<CallCase> jagged_dense_and_broadcast_with_dials() {
     for (const CallCase& dialled : with_dials(c)) cases.push_back(dialled);
   }
   return cases;
+}
+
+bool is_known(DeviceBackward& call) {
+  return device().state().backwards.find({call.args(), call.options(), call.workspace().bytes()}) !=
+         nullptr;
 }
 
 TEST(GpuBackward, AsOnTheCpuAndNearTheTruth) {
@@ -156,10 +162,32 @@ TEST(GpuBackward, PreparedOperandsServeManyCalls) {
   const DeviceBackward::Codes want = call.run();
   call.workspace().poison_again();
   attention::prepare_backward(call.args(), call.options(), call.workspace().bytes());
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 3; ++i) {
     call.poison_outputs();
     attention::backward_prepared(call.args(), call.options(), call.workspace().bytes());
     expect_equal(call.codes(), want, "prepared");
+    EXPECT_TRUE(is_known(call));
+  }
+  // Gradients elsewhere are another call.
+  DeviceBackward other(jagged_in_order());
+  other.poison_outputs();
+  call.args().dv = other.args().dv;
+  EXPECT_FALSE(is_known(call));
+  call.poison_outputs();
+  attention::backward_prepared(call.args(), call.options(), call.workspace().bytes());
+  EXPECT_TRUE(bitwise_equal(other.codes().dv, want.dv, {.label = "dv elsewhere"}));
+  EXPECT_FALSE(bitwise_equal(call.codes().dv, want.dv, {}));
+}
+
+// It fills memory, which is no launch of a kernel: each call does.
+TEST(GpuBackward, CallsWithoutQueriesAreNotKept) {
+  DeviceBackward call({.cu_seqlens_q = {0, 0}, .cu_seqlens_k = {0, 40}});
+  const DeviceBackward::Codes want = call.run();
+  for (int i = 0; i < 2; ++i) {
+    call.poison_outputs();
+    attention::backward_prepared(call.args(), call.options(), call.workspace().bytes());
+    expect_equal(call.codes(), want, "no queries");
+    EXPECT_FALSE(is_known(call));
   }
 }
 

@@ -218,14 +218,6 @@ void check_call(const BackwardCall& call) {
          call.workspace == nullptr ? "none" : "another");
 }
 
-void clear(const device::Queue& queue, void* memory, std::int64_t bytes) {
-  const driver::CurrentDevice current(queue.device);
-  queue.device.driver().check(
-      queue.device.calls().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 0,
-                                           static_cast<std::size_t>(bytes), queue.stream),
-      "cuMemsetD8Async");
-}
-
 template <class Params>
 void launch_rows(const device::Queue& queue, std::string_view image, std::string_view entry,
                  const Params& params, std::int64_t works, int works_a_block) {
@@ -463,7 +455,8 @@ void attention_backward(const device::Queue& queue, const BackwardCall& call) {
   if (call.dout.total > 0 && call.dout.offsets.batch > 0) {
     prepare_rows(queue, call, memory);
   } else {
-    clear(queue, memory.counter, memory.zero_bytes);
+    driver::fill_async(queue.device, memory.counter, 0, static_cast<std::size_t>(memory.zero_bytes),
+                       queue.stream);
     device::clear_behind(queue, call.behind);
   }
   run_backward(queue, call, memory);

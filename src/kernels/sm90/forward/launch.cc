@@ -294,11 +294,8 @@ unsigned plan_dense(const device::Queue& queue, const ForwardCall& call, std::in
   params.arrivals = reinterpret_cast<unsigned*>(memory);
   params.partials = reinterpret_cast<float*>(memory + arrivals_bytes(limit));
   if (call.phase == device::Phase::kAttend) return static_cast<unsigned>(ctas);
-  const driver::CurrentDevice current(queue.device);
-  queue.device.driver().check(
-      queue.device.calls().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 0,
-                                           arrivals_bytes(limit), queue.stream),
-      "cuMemsetD8Async");
+  driver::fill_async(queue.device, memory, 0, static_cast<std::size_t>(arrivals_bytes(limit)),
+                     queue.stream);
   return static_cast<unsigned>(ctas);
 }
 
