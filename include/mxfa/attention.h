@@ -214,7 +214,8 @@ std::int64_t backward_workspace_bytes(const BackwardArgs& args, const Options& o
 void forward(const ForwardArgs& args, const Options& options, std::span<std::byte> workspace = {});
 /// The halves of a forward on a device, for callers that keep operands: the first makes them in the
 /// workspace, the second runs on what the first left there, as often as it is called, one call at a
-/// time. Both take what forward() takes, of the same lengths.
+/// time. Both take what forward() takes, of the same lengths. The second takes the host least time
+/// where it comes again with equal arguments: the Device keeps some host memory of up to 128 such.
 void prepare_forward(const ForwardArgs& args, const Options& options,
                      std::span<std::byte> workspace);
 void forward_prepared(const ForwardArgs& args, const Options& options,

@@ -55,8 +55,8 @@ bool all_views(const attention::BackwardArgs& args, Visit visit) {
   return true;
 }
 
-/// Launches what a known call with these arguments launched, or runs `run` and keeps what it
-/// launches. Where memory is no longer the device's, `run` says so.
+/// Launches what a known call with these arguments launched, or runs `run`, and keeps what it
+/// launches the second time. Where memory is no longer the device's, `run` says so.
 template <class Args, class Run>
 void run_prepared(KnownCalls<Args>& calls, const CallKey<Args>& key, Run run) {
   const driver::Device& device = key.options.device->state().device;
@@ -66,6 +66,7 @@ void run_prepared(KnownCalls<Args>& calls, const CallKey<Args>& key, Run run) {
       is_on_device(device, key.workspace.data())) {
     return known->launches.replay(device, static_cast<CUstream>(key.options.stream));
   }
+  if (known != nullptr || !calls.comes_again(key)) return run();
   driver::LaunchRecorder recorder;
   run();
   if (auto launches = std::move(recorder).take()) calls.keep(key, *std::move(launches));

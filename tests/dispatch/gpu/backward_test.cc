@@ -166,7 +166,7 @@ TEST(GpuBackward, PreparedOperandsServeManyCalls) {
     call.poison_outputs();
     attention::backward_prepared(call.args(), call.options(), call.workspace().bytes());
     expect_equal(call.codes(), want, "prepared");
-    EXPECT_TRUE(is_known(call));
+    EXPECT_EQ(is_known(call), i > 0);
   }
   // Gradients elsewhere are another call.
   DeviceBackward other(jagged_in_order());
@@ -183,7 +183,7 @@ TEST(GpuBackward, PreparedOperandsServeManyCalls) {
 TEST(GpuBackward, CallsWithoutQueriesAreNotKept) {
   DeviceBackward call({.cu_seqlens_q = {0, 0}, .cu_seqlens_k = {0, 40}});
   const DeviceBackward::Codes want = call.run();
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 3; ++i) {
     call.poison_outputs();
     attention::backward_prepared(call.args(), call.options(), call.workspace().bytes());
     expect_equal(call.codes(), want, "no queries");
