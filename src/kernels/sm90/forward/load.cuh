@@ -30,6 +30,7 @@ struct BlockExponents {
     k = Config::kBf16 ? 0 : exponent(params.k.scales, keys.group + group, keys.head);
     v = exponent(params.v_scales, keys.group + group, keys.head);
   }
+  __device__ static bool has_nan(int v) { return v == kNanExponent; }
 };
 
 /// Scale codes of a key block's tokens, byte i of a lane: of token 32 i + lane.
@@ -55,6 +56,9 @@ struct BlockExponents<Config, true> {
       k = __byte_perm(k, scale_code(params.k.scales, keys.token + key, keys.head), selector(i));
       v = __byte_perm(v, scale_code(params.v_scales, keys.token + key, keys.head), selector(i));
     }
+  }
+  __device__ static bool has_nan(std::uint32_t v) {
+    return __vcmpeq4(v, mx::kE8M0Nan * 0x01010101u) != 0;
   }
 
  private:
@@ -125,22 +129,19 @@ class KeyProducer {
       const auto of_k = exponents.k, of_v = exponents.v;
       // A block ahead, so that their latency hides behind the wait for a free stage.
       exponents.fetch(n_block + 1, keys.n_end);
+      const bool has_nan = __any_sync(~0u, BlockExponents<Config>::has_nan(of_v));
       ptx::mbarrier_wait(shared_address(&smem_.empty[stage_]), phase_ ^ 1);
-      bool has_nan;
+      // Ahead of the scales: the warpgroup that is ahead of the others waits for what a stage takes
+      // from its last reader to its next keys, and each cycle of that is one of every block.
+      if (!has_nan && ptx::lane_now() == 0) copy_keys(keys, n_block, &smem_.full[stage_]);
       if constexpr (Config::kTokenScales) {
-        has_nan =
-            write_token_scales(of_k, of_v, n_block >= keys.full_begin && n_block < keys.full_end);
+        write_token_scales(of_k, of_v, n_block >= keys.full_begin && n_block < keys.full_end);
       } else {
-        has_nan = write_scales(q_exponent, of_k, of_v, anchor);
+        write_scales(q_exponent, of_k, of_v, anchor);
       }
-      if (has_nan) {
-        copy_patched(keys, n_block);
-      } else if (ptx::lane_now() == 0) {
-        copy_keys(keys, n_block, &smem_.full[stage_]);
-      } else {
-        // Every lane hands over what it wrote.
-        ptx::mbarrier_arrive(shared_address(&smem_.full[stage_]));
-      }
+      if (has_nan) copy_patched(keys, n_block);
+      // Every lane hands over what it wrote.
+      ptx::mbarrier_arrive(shared_address(&smem_.full[stage_]));
       if (++stage_ == Config::kStages) {
         stage_ = 0;
         phase_ ^= 1;
@@ -151,7 +152,10 @@ class KeyProducer {
   /// NaN in V would reach rows that do not see it, as 0 * NaN: zeros take its place, and the
   /// consumers make O of the rows that see it NaN.
   __device__ void copy_patched(const Keys& keys, std::int32_t n_block) {
-    if (ptx::lane_now() == 0) copy_keys(keys, n_block, &smem_.patched);
+    if (ptx::lane_now() == 0) {
+      copy_keys(keys, n_block, &smem_.patched);
+      ptx::mbarrier_arrive(shared_address(&smem_.patched));
+    }
     __syncwarp();  // also: what the stage's scales say of NaN has been written
     ptx::mbarrier_wait(shared_address(&smem_.patched), patched_phase_);
     patched_phase_ ^= 1;
@@ -161,7 +165,6 @@ class KeyProducer {
       clear_nan_groups();
     }
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-    ptx::mbarrier_arrive(shared_address(&smem_.full[stage_]));
   }
   __device__ void clear_nan_groups() {
     const int anchor = smem_.scales[stage_].anchor;
@@ -183,12 +186,12 @@ class KeyProducer {
     }
   }
 
-  /// Signals `full` when K and V^T have come.
+  /// `full` gets the bytes of K and V^T, and no arrival.
   __device__ void copy_keys(const Keys& keys, std::int32_t n_block, std::uint64_t* full) {
     using namespace cuda::ptx;
     const std::int32_t key0 = n_block * Config::kTileN;
-    mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, full,
-                              sizeof(smem_.k[0]) + sizeof(smem_.v[0]));
+    mbarrier_expect_tx(sem_relaxed, scope_cta, space_shared, full,
+                       sizeof(smem_.k[0]) + sizeof(smem_.v[0]));
     for (int part = 0; part < Config::kQkParts; ++part) {
       const std::int32_t k_at[3] = {part * (Config::kHeadDim / Config::kQkParts), keys.head,
                                     keys.token + key0};
@@ -209,8 +212,8 @@ class KeyProducer {
     return __float_as_uint(x);
   }
 
-  /// Lane 4 i + g writes the factor of Q's group i and the block's group g. Whether V has NaN.
-  __device__ bool write_scales(int q_exponent, int k_exponent, int v_exponent, int& anchor) {
+  /// Lane 4 i + g writes the factor of Q's group i and the block's group g.
+  __device__ void write_scales(int q_exponent, int k_exponent, int v_exponent, int& anchor) {
     constexpr unsigned kAll = ~0u;
     constexpr int kGroups = Config::kKGroups;
     StageScales<Config>& out = smem_.scales[stage_];
@@ -249,19 +252,17 @@ class KeyProducer {
       out.anchor = anchor + static_cast<int>(nan_groups) * kNanGroupUnit;
       out.packing = !packable ? Packing::kNone : uniform ? Packing::kUniform : Packing::kGroups;
     }
-    return nan_groups != 0;
   }
 
-  /// Of scale codes as BlockExponents has them. `full`: no warpgroup masks the block. Whether V has
-  /// NaN.
-  __device__ bool write_token_scales(std::uint32_t k_codes, std::uint32_t v_codes, bool full) {
+  /// Of scale codes as BlockExponents has them. `full`: no warpgroup masks the block.
+  __device__ void write_token_scales(std::uint32_t k_codes, std::uint32_t v_codes, bool full) {
     StageScales<Config>& out = smem_.scales[stage_];
     const bool same_k = same_codes(k_codes), same_v = same_codes(v_codes);
     const bool same_numbers = __all_sync(~0u, same_k && same_v);
     if constexpr (Config::kScores == Scores::kF32) {
       if (same_numbers && full && (v_codes & 0xFF) != mx::kE8M0Nan) {
         if (ptx::lane_now() == 0) write_uniform(k_codes & 0xFF, v_codes & 0xFF);
-        return false;
+        return;
       }
     }
     unsigned any_nan = 0, any_odd = 0;
@@ -285,7 +286,6 @@ class KeyProducer {
         out.uniform = same;
       }
     }
-    return any_nan != 0;
   }
 
   /// All that is read of a block of one kind of tokens, of which no row sees a part.
