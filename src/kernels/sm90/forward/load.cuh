@@ -7,6 +7,7 @@
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/tiles.cuh"
 #include "mx/permutation.h"
+#include "ptx/global.cuh"
 #include "ptx/half2.cuh"
 #include "ptx/lane.cuh"
 #include "ptx/mbarrier.cuh"
@@ -30,41 +31,49 @@ struct BlockExponents {
     k = Config::kBf16 ? 0 : exponent(params.k.scales, keys.group + group, keys.head);
     v = exponent(params.v_scales, keys.group + group, keys.head);
   }
+  __device__ static int together(int exponent) { return exponent; }
   __device__ static bool has_nan(int v) { return v == kNanExponent; }
 };
 
-/// Scale codes of a key block's tokens, byte i of a lane: of token 32 i + lane.
+/// Scale codes of a key block's tokens: `i` of a lane is that of token 32 i + lane.
 template <class Config>
 struct BlockExponents<Config, true> {
   static constexpr int kWords = Config::kTileN / 32;
   static_assert(kWords == 4);
   const ForwardParams& params;
   const Keys& keys;
-  std::uint32_t k = 0, v = 0;
+  std::uint32_t k[kWords], v[kWords];
 
   __device__ BlockExponents(const ForwardParams& call, const Keys& of) : params(call), keys(of) {}
 
   __device__ void fetch(std::int32_t n_block, std::int32_t n_end) {
+    const std::int32_t first = n_block * Config::kTileN + ptx::lane_now();
+    const std::int32_t count = n_block < n_end ? keys.count : 0;
     // Nobody sees tokens past the end: any exponent serves that is not odd.
-    k = mx::kE8M0Bias * 0x01010101u;
-    v = static_cast<std::uint32_t>(mx::kE8M0Bias + kTokenAnchor<Config>) * 0x01010101u;
-    if (n_block >= n_end) return;
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      const std::int32_t key = n_block * Config::kTileN + 32 * i + ptx::lane_now();
-      if (key >= keys.count) continue;
-      k = __byte_perm(k, scale_code(params.k.scales, keys.token + key, keys.head), selector(i));
-      v = __byte_perm(v, scale_code(params.v_scales, keys.token + key, keys.head), selector(i));
-    }
+    fetch(params.k.scales, first, count, mx::kE8M0Bias, k);
+    fetch(params.v_scales, first, count, mx::kE8M0Bias + kTokenAnchor<Config>, v);
+  }
+  /// Byte i: code i.
+  __device__ static std::uint32_t together(const std::uint32_t (&codes)[kWords]) {
+    return __byte_perm(__byte_perm(codes[0], codes[1], 0x0040),
+                       __byte_perm(codes[2], codes[3], 0x0040), 0x5410);
   }
   __device__ static bool has_nan(std::uint32_t v) {
     return __vcmpeq4(v, mx::kE8M0Nan * 0x01010101u) != 0;
   }
 
  private:
-  /// Of __byte_perm: its second operand's low byte in place of byte i of the first.
-  __device__ static constexpr unsigned selector(int i) {
-    return (0x3210u & ~(0xFu << 4 * i)) | 4u << 4 * i;
+  /// Without a branch, so that no load waits for another one.
+  __device__ void fetch(const device::OperandScales& scales, std::int32_t first, std::int32_t count,
+                        std::uint32_t none, std::uint32_t (&codes)[kWords]) const {
+    const std::uint8_t* code = scales.data +
+                               (std::int64_t{keys.token} + first) * scales.row_stride +
+                               keys.head * scales.head_stride;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      codes[i] = ptx::load_byte_if(first + 32 * i < count, code, none);
+      code += 32 * scales.row_stride;
+    }
   }
 };
 
@@ -125,8 +134,8 @@ class KeyProducer {
     BlockExponents<Config> exponents(params_, keys);
     int anchor = kNoAnchor;
     exponents.fetch(keys.n_begin, keys.n_end);
+    auto of_k = exponents.together(exponents.k), of_v = exponents.together(exponents.v);
     for (std::int32_t n_block = keys.n_begin; n_block < keys.n_end; ++n_block) {
-      const auto of_k = exponents.k, of_v = exponents.v;
       // A block ahead, so that their latency hides behind the wait for a free stage.
       exponents.fetch(n_block + 1, keys.n_end);
       const bool has_nan = __any_sync(~0u, BlockExponents<Config>::has_nan(of_v));
@@ -134,6 +143,8 @@ class KeyProducer {
       // Ahead of the scales: the warpgroup that is ahead of the others waits for what a stage takes
       // from its last reader to its next keys, and each cycle of that is one of every block.
       if (!has_nan && ptx::lane_now() == 0) copy_keys(keys, n_block, &smem_.full[stage_]);
+      const auto next_k = exponents.together(exponents.k);
+      const auto next_v = exponents.together(exponents.v);
       if constexpr (Config::kTokenScales) {
         write_token_scales(of_k, of_v, n_block >= keys.full_begin && n_block < keys.full_end);
       } else {
@@ -142,6 +153,8 @@ class KeyProducer {
       if (has_nan) copy_patched(keys, n_block);
       // Every lane hands over what it wrote.
       ptx::mbarrier_arrive(shared_address(&smem_.full[stage_]));
+      of_k = next_k;
+      of_v = next_v;
       if (++stage_ == Config::kStages) {
         stage_ = 0;
         phase_ ^= 1;
