@@ -1,5 +1,6 @@
 """Timing on the GPU, and the tensors of a case."""
 
+import random
 import statistics
 
 import torch
@@ -8,16 +9,17 @@ WARM_UPS = 10
 
 
 def time_in_turns(calls, runs):
-    """ms of each run of each call, by CUDA events. A round runs every call once; rounds go there
-    and back, so that clocks that fall meet all alike."""
+    """ms of each run of each call, by CUDA events. A round runs every call once, in an order drawn
+    anew: a card at its power limit runs a call at the clock that the calls before it left, so no
+    call may have the same ones before it in every round."""
     for call in calls:
         for _ in range(WARM_UPS):
             call()
     events = [[] for _ in calls]
     torch.cuda.synchronize()
-    for i in range(runs):
-        order = range(len(calls)) if i % 2 == 0 else range(len(calls) - 1, -1, -1)
-        for which in order:
+    orders = random.Random(1)
+    for _ in range(runs):
+        for which in orders.sample(range(len(calls)), len(calls)):
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             calls[which]()
