@@ -89,8 +89,11 @@ void Scheduler::admit() {
         std::make_unique<exec::Cluster>(launch_, progress_, next_, columns_of(resident.slot));
     next_ += share_.step;
     for (const auto& cta : resident.cluster->ctas) {
-      for (const auto& warp : cta->warps)
-        resident.agents.push_back({.warp = warp.get(), .time = now_});
+      const std::uint64_t victim = victim_ % cta->warps.size();
+      for (const auto& warp : cta->warps) {
+        resident.agents.push_back(
+            {.warp = warp.get(), .victim = warp->index() == victim, .time = now_});
+      }
     }
     residents_.push_back(std::move(resident));
   }
@@ -128,10 +131,6 @@ bool Scheduler::can_run(const Agent& agent) const {
   return !agent.exited && (!agent.waiting || agent.seen != progress_.count);
 }
 
-bool Scheduler::is_victim(const Agent& agent) const {
-  return agent.warp->index() == victim_ % agent.warp->cta().warps.size();
-}
-
 Scheduler::Choice Scheduler::choose() {
   if (options_.policy == Policy::kTimed) return choose_timed();
   const Policy policy = options_.policy;
@@ -147,28 +146,28 @@ Scheduler::Choice Scheduler::choose() {
 }
 
 // Warps that can go on, without the victim where others can, as a rule.
-void Scheduler::find_candidates() {
-  if (candidates_at_ == progress_.count) return;
-  candidates_.clear();
-  for (Resident& resident : residents_) {
-    for (Agent& agent : resident.agents) {
-      if (can_run(agent)) candidates_.push_back(&agent);
+const std::vector<Scheduler::Agent*>& Scheduler::find_candidates() {
+  if (candidates_at_ != progress_.count) {
+    candidates_.clear();
+    unstarved_.clear();
+    for (Resident& resident : residents_) {
+      for (Agent& agent : resident.agents) {
+        if (!can_run(agent)) continue;
+        candidates_.push_back(&agent);
+        if (!agent.victim) unstarved_.push_back(&agent);
+      }
     }
+    candidates_at_ = progress_.count;
   }
-  candidates_at_ = progress_.count;
-  if (options_.policy != Policy::kStarve) return;
-  candidates_at_ = kNever;  // the starved get a turn at some time
-  const auto victim = [&](const Agent* agent) { return is_victim(*agent); };
-  if (std::ranges::all_of(candidates_, victim) || ++starved_ > kPatience) {
-    starved_ = 0;
-  } else {
-    std::erase_if(candidates_, victim);
-  }
+  if (options_.policy != Policy::kStarve) return candidates_;
+  if (!unstarved_.empty() && ++starved_ <= kPatience) return unstarved_;
+  starved_ = 0;
+  return candidates_;
 }
 
 Scheduler::Choice Scheduler::choose_warp() {
-  find_candidates();
-  const std::size_t count = candidates_.size();
+  const std::vector<Agent*>& candidates = find_candidates();
+  const std::size_t count = candidates.size();
   if (count == 0) return {};
   std::size_t wanted = 0;
   switch (options_.policy) {
@@ -182,7 +181,7 @@ Scheduler::Choice Scheduler::choose_warp() {
       wanted = random_.below(count);
       break;
   }
-  return {candidates_[wanted], nullptr, 0};
+  return {candidates[wanted], nullptr, 0};
 }
 
 Scheduler::Choice Scheduler::choose_async(bool newest) {
@@ -223,7 +222,10 @@ void Scheduler::run_agent(Agent& agent) {
   agent.exited = outcome == exec::Outcome::kExited;
   note_issues(agent.warp->cta().cluster, time);
   agent.waiting = outcome == exec::Outcome::kBlocked || outcome == exec::Outcome::kPolled;
-  if (agent.exited || agent.waiting) candidates_at_ = kNever;
+  if ((agent.exited || agent.waiting) && candidates_at_ == progress_.count) {
+    std::erase(candidates_, &agent);  // to look at all of them again takes far longer
+    std::erase(unstarved_, &agent);
+  }
   // What it did before it began to wait does not help it; what others do afterwards may.
   agent.seen = progress_.count;
   if (progress_.count != last_progress_ || progress != progress_.count) {

@@ -38,6 +38,7 @@ class Scheduler {
   /// A warp and whether it has exited or is known to be waiting.
   struct Agent {
     exec::Warp* warp = nullptr;
+    bool victim = false;  ///< of Policy::kStarve
     bool exited = false;
     bool waiting = false;
     std::uint64_t seen = 0;  ///< the progress count when it began to wait
@@ -60,9 +61,8 @@ class Scheduler {
   std::size_t free_slot() const;
   const exec::SmColumns& columns_of(std::size_t slot);
   void retire();
-  void find_candidates();
+  const std::vector<Agent*>& find_candidates();
   bool can_run(const Agent& agent) const;
-  bool is_victim(const Agent& agent) const;
   Choice choose();
   Choice choose_async(bool newest);
   Choice choose_warp();
@@ -84,6 +84,7 @@ class Scheduler {
   Random random_;
   exec::Progress progress_;
   std::vector<Resident> residents_;
+  std::vector<Agent*> unstarved_;         ///< candidates but for victims
   std::vector<Agent*> candidates_;        ///< warps that can go on, as long as nothing has changed:
   std::uint64_t candidates_at_ = kNever;  ///< the progress count when they were looked for
   std::vector<exec::SmColumns> columns_;  ///< tensor memory of the SMs that clusters share
