@@ -13,7 +13,9 @@ class InitMap {
   void mark(std::uint64_t offset, std::uint64_t bytes) {
     for_words(offset, bytes, [&](std::uint64_t word, std::uint64_t bits) {
       std::uint64_t* at = &words_[word];
-      if ((__atomic_load_n(at, __ATOMIC_RELAXED) & bits) != bits) {
+      if (bits == ~std::uint64_t{0}) {
+        __atomic_store_n(at, bits, __ATOMIC_RELAXED);
+      } else if ((__atomic_load_n(at, __ATOMIC_RELAXED) & bits) != bits) {
         __atomic_fetch_or(at, bits, __ATOMIC_RELAXED);
       }
       return true;

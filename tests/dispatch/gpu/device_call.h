@@ -24,7 +24,9 @@ class DeviceArray {
     memory_.upload(values.data(), values.size() * sizeof(T));
   }
   explicit DeviceArray(std::int64_t count)
-      : DeviceArray(std::vector<T>(poison(static_cast<std::size_t>(count)))) {}
+      : count_(static_cast<std::size_t>(count)), memory_(device(), count_ * sizeof(T)) {
+    poison_again();
+  }
   void* data() const { return memory_.data(); }
   std::span<std::byte> bytes() const { return {memory_.data(), memory_.size_bytes()}; }
   std::vector<T> download() const {
@@ -35,15 +37,15 @@ class DeviceArray {
   void upload(const std::vector<T>& values) const {
     memory_.upload(values.data(), count_ * sizeof(T));
   }
-  void poison_again() const { upload(poison(count_)); }
-
- private:
-  static std::vector<T> poison(std::size_t count) {
-    std::vector<T> values(count);
-    std::fill_n(reinterpret_cast<unsigned char*>(values.data()), count * sizeof(T), 0xFF);
-    return values;
+  void poison_again() const {
+    // Kept, as most arrays are workspaces of some 50 MB.
+    static thread_local std::vector<unsigned char> poison;
+    const std::size_t bytes = count_ * sizeof(T);
+    if (poison.size() < bytes) poison.assign(bytes, 0xFF);
+    memory_.upload(poison.data(), bytes);
   }
 
+ private:
   std::size_t count_;
   DeviceMemory memory_;
 };
