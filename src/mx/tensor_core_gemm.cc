@@ -54,8 +54,8 @@ void exact_block(const float* a, std::int64_t lda, const float* b, std::int64_t 
 /// top[c] = largest exponent of the products of one row and 16 columns over one step.
 MXFA_SIMD_CLONES
 void product_tops(const std::int8_t* a, const std::int8_t* b, std::int64_t ldb, std::int8_t* top) {
-  Byte16 best;
-  std::memset(&best, -120, sizeof best);
+  Byte16 best = {};
+  best -= 120;
   for (int k = 0; k < kStep; ++k) {
     Byte16 exponent;
     std::memcpy(&exponent, b + k * ldb, sizeof exponent);
@@ -67,21 +67,24 @@ void product_tops(const std::int8_t* a, const std::int8_t* b, std::int64_t ldb, 
 
 /// One step of one row and 16 columns with 13 fraction bits. Every scaling is by a power of two
 /// and every product of two E4M3 values has 8 significant bits: only the two truncations round.
-/// `kept` masks what a result keeps.
+/// `kept` masks what a result keeps. Masks are signs, `x >> 31`: what compares vectors, GCC 12
+/// compiles lane by lane in clones.
 MXFA_SIMD_CLONES
 void step_13(const float* a, const float* b, std::int64_t ldb, const std::int8_t* top,
              std::int32_t kept, float* c) {
   Lane16 old;
-  Byte16 tops;
   std::memcpy(&old, c, sizeof old);
-  std::memcpy(&tops, top, sizeof tops);
   const Lane16 magnitude = old & 0x7FFFFFFF;
-  const Lane16 finite = magnitude < 0x7F800000;
-  Lane16 exponent = __builtin_convertvector(tops, Lane16);
-  const Lane16 products = exponent > kNoProduct;
-  Lane16 own = (magnitude >> 23) - 127;
-  own = (finite & (magnitude != 0)) != 0 ? own : kNoProduct - 1000 + own * 0;
-  exponent = (own > exponent ? own : exponent) & products;
+  const Lane16 finite = (magnitude - 0x7F800000) >> 31;
+  alignas(64) std::int32_t tops[kCols];
+  for (int j = 0; j < kCols; ++j) tops[j] = top[j];
+  Lane16 exponent;
+  std::memcpy(&exponent, tops, sizeof exponent);
+  const Lane16 products = (kNoProduct - exponent) >> 31;
+  const Lane16 adds = finite & -magnitude >> 31;
+  const Lane16 own = (((magnitude >> 23) - 127) & adds) | ((kNoProduct - 1000) & ~adds);
+  const Lane16 over = exponent - own;
+  exponent = (exponent - (over & over >> 31)) & products;  // the larger of both
   const Float16 unit = (Float16)((13 + 127 - exponent) << 23);
   Lane16 sum = __builtin_convertvector((Float16)(old & finite & products) * unit, Lane16);
   for (int k = 0; k < kStep; ++k) {
@@ -92,9 +95,9 @@ void step_13(const float* a, const float* b, std::int64_t ldb, const std::int8_t
   const Float16 back = (Float16)((exponent - 13 + 127) << 23);
   const Lane16 total = (Lane16)(__builtin_convertvector(sum, Float16) * back);
   // Without products only C's own low bits go; a zero result is +0.
-  Lane16 result = (products != 0 ? total : old) & kept;
-  result &= (result & 0x7FFFFFFF) != 0;
-  result = finite != 0 ? result : old;
+  Lane16 result = ((total & products) | (old & ~products)) & kept;
+  result &= -(result & 0x7FFFFFFF) >> 31;
+  result = (result & finite) | (old & ~finite);
   std::memcpy(c, &result, sizeof result);
 }
 
