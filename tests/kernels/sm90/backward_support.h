@@ -10,7 +10,7 @@
 
 #include "kernels/sm90/backward/launch.h"
 #include "mx/bits.h"
-#include "mx/tensor_core.h"
+#include "mx/tensor_core_gemm.h"
 #include "reference/recipe/recipe.h"
 #include "support/half_operands.h"
 #include "support/machine.h"
@@ -231,28 +231,27 @@ class BackwardBatch {
   /// their rounding.
   std::vector<float> half_scores_lse(const recipe::Operands& operands) const {
     const mx::QuantizedMatrix &q = operands.q.along_d, &k = operands.k.along_d;
-    const mx::MmaElement element{.rule = mx::kHopperFp8Accumulator};
-    const auto values = [](const mx::QuantizedMatrix& x, std::int64_t row) {
-      std::vector<float> result;
-      for (std::int64_t d = 0; d < x.cols; ++d) {
-        result.push_back(mx::decode_e4m3(x.codes[row * x.cols + d]));
+    mx::MmaPanel rows(q.rows, q.cols), columns(k.cols, k.rows);
+    for (std::int64_t d = 0; d < q.cols; ++d) {
+      for (std::int64_t i = 0; i < q.rows; ++i) {
+        rows.row(i)[d] = mx::decode_e4m3(q.codes[i * q.cols + d]);
       }
-      return result;
-    };
+      for (std::int64_t j = 0; j < k.rows; ++j) {
+        columns.row(d)[j] = mx::decode_e4m3(k.codes[j * k.cols + d]);
+      }
+    }
+    mx::prepare_aligned(rows);
+    mx::prepare_aligned(columns);
+    Matrix<float> scores(q.rows, k.rows);
+    mx::tensor_core_gemm(rows, columns, {.m = q.rows, .n = k.rows, .depth = q.cols},
+                         mx::kHopperFp8HalfAccumulator, scores.data.data(), scores.cols);
     const float scale = mx::round_f16(static_cast<float>(test_.scale() * std::numbers::log2e));
     std::vector<float> lse;
     for (std::int64_t i = 0; i < q.rows; ++i) {
-      const auto row = values(q, i);
       const attention::KeyRange keys = attention::visible_keys(test_.mask, q.rows, k.rows, i);
       double sum = 0;
       for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-        const auto key = values(k, j);
-        std::uint16_t acc = 0;
-        for (std::int64_t d = 0; d < q.cols; d += 32) {
-          const auto depth = static_cast<std::size_t>(std::min<std::int64_t>(32, q.cols - d));
-          acc = element.f16({&row[d], depth}, {&key[d], depth}, acc);
-        }
-        sum += std::exp2(std::ldexp(scale * mx::decode_f16(acc),
+        sum += std::exp2(std::ldexp(scale * scores(i, j),
                                     q.scale(i, 0) + k.scale(j, 0) - 2 * mx::kE8M0Bias));
       }
       lse.push_back(static_cast<float>(std::log(sum)));
