@@ -251,8 +251,8 @@ class BackwardBatch {
       const attention::KeyRange keys = attention::visible_keys(test_.mask, q.rows, k.rows, i);
       double sum = 0;
       for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-        sum += std::exp2(std::ldexp(scale * scores(i, j),
-                                    q.scale(i, 0) + k.scale(j, 0) - 2 * mx::kE8M0Bias));
+        sum += std::exp2(
+            std::ldexp(scale * scores(i, j), q.scale(i, 0) + k.scale(j, 0) - 2 * mx::kE8M0Bias));
       }
       lse.push_back(static_cast<float>(std::log(sum)));
     }
