@@ -53,12 +53,12 @@ void exact_block(const float* a, std::int64_t lda, const float* b, std::int64_t 
 
 /// top[c] = largest exponent of the products of one row and 16 columns over one step.
 MXFA_SIMD_CLONES
-void product_tops(const std::int8_t* a, const std::int8_t* b, std::int64_t ldb, std::int8_t* top) {
+void product_tops(const std::int8_t* a, const std::int8_t* b, std::int8_t* top) {
   Byte16 best = {};
   best -= 120;
   for (int k = 0; k < kStep; ++k) {
     Byte16 exponent;
-    std::memcpy(&exponent, b + k * ldb, sizeof exponent);
+    std::memcpy(&exponent, b + k * kCols, sizeof exponent);
     exponent += a[k];
     best = exponent > best ? exponent : best;
   }
@@ -70,8 +70,7 @@ void product_tops(const std::int8_t* a, const std::int8_t* b, std::int64_t ldb, 
 /// `kept` masks what a result keeps. Masks are signs, `x >> 31`: what compares vectors, GCC 12
 /// compiles lane by lane in clones.
 MXFA_SIMD_CLONES
-void step_13(const float* a, const float* b, std::int64_t ldb, const std::int8_t* top,
-             std::int32_t kept, float* c) {
+void step_13(const float* a, const float* b, const std::int8_t* top, std::int32_t kept, float* c) {
   Lane16 old;
   std::memcpy(&old, c, sizeof old);
   const Lane16 magnitude = old & 0x7FFFFFFF;
@@ -89,7 +88,7 @@ void step_13(const float* a, const float* b, std::int64_t ldb, const std::int8_t
   Lane16 sum = __builtin_convertvector((Float16)(old & finite & products) * unit, Lane16);
   for (int k = 0; k < kStep; ++k) {
     Float16 value;
-    std::memcpy(&value, b + k * ldb, sizeof value);
+    std::memcpy(&value, b + k * kCols, sizeof value);
     sum += __builtin_convertvector(value * a[k] * unit, Lane16);
   }
   const Float16 back = (Float16)((exponent - 13 + 127) << 23);
@@ -125,8 +124,7 @@ double double_power(int exponent) {
 
 /// sum[c] += the products, each truncated to a multiple of 1 after `unit` scaled it.
 MXFA_SIMD_CLONES
-void truncated_sum(const float* a, const float* b, std::int64_t ldb, const float* unit,
-                   double* sum) {
+void truncated_sum(const float* a, const float* b, const float* unit, double* sum) {
   for (int half = 0; half < 2; ++half) {
     Float8 scale;
     Double8 total;
@@ -134,7 +132,7 @@ void truncated_sum(const float* a, const float* b, std::int64_t ldb, const float
     std::memcpy(&total, sum + 8 * half, sizeof total);
     for (int k = 0; k < kStep; ++k) {
       Float8 value;
-      std::memcpy(&value, b + k * ldb + 8 * half, sizeof value);
+      std::memcpy(&value, b + k * kCols + 8 * half, sizeof value);
       const Lane8 term = __builtin_convertvector(value * a[k] * scale, Lane8);
       total += __builtin_convertvector(term, Double8);
     }
@@ -152,8 +150,7 @@ float truncate_double(double value) {
 
 /// One step of one row and 16 columns with 25 fraction bits and block exponents `scale`. Terms are
 /// below 2^27, so they fit int32; their sum needs double.
-void step_25(const float* a, const float* b, std::int64_t ldb, const std::int8_t* top,
-             const int* scale, float* c) {
+void step_25(const float* a, const float* b, const std::int8_t* top, const int* scale, float* c) {
   alignas(64) float unit[kCols];
   alignas(64) double sum[kCols];
   int exponent[kCols];
@@ -168,7 +165,7 @@ void step_25(const float* a, const float* b, std::int64_t ldb, const std::int8_t
     const double own = static_cast<double>(addend) * double_power(25 - exponent[j]);
     sum[j] = products ? static_cast<double>(static_cast<std::int32_t>(own)) : 0.0;
   }
-  truncated_sum(a, b, ldb, unit, sum);
+  truncated_sum(a, b, unit, sum);
   for (int j = 0; j < kCols; ++j) {
     if (!is_finite(c[j])) continue;
     if (top[j] > kNoProduct) c[j] = truncate_double(sum[j] * double_power(exponent[j] - 25));
@@ -189,8 +186,25 @@ void poison(const MmaPanel& a, const MmaPanel& b, std::int64_t row, std::int64_t
   }
 }
 
-void aligned_row(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std::int64_t row,
-                 std::int64_t col, AccumulatorRule rule, float* c) {
+/// 16 columns of B side by side in the cache, where rows of a panel have one another's places.
+struct Strip {
+  std::vector<float> values;
+  std::vector<std::int8_t> exponents;
+
+  Strip(const MmaPanel& b, const MmaTile& tile, std::int64_t col) {
+    const std::int64_t depth = round_up(tile.depth, kStep);
+    values.resize(static_cast<std::size_t>(depth * kCols));
+    exponents.resize(values.size());
+    for (std::int64_t k = 0; k < depth; ++k) {
+      const std::int64_t at = (tile.b_depth + k) * b.cols + col;
+      std::memcpy(&values[k * kCols], &b.values[at], kCols * sizeof(float));
+      std::memcpy(&exponents[k * kCols], &b.exponents[at], kCols);
+    }
+  }
+};
+
+void aligned_row(const MmaPanel& a, const MmaPanel& b, const Strip& strip, const MmaTile& tile,
+                 std::int64_t row, std::int64_t col, AccumulatorRule rule, float* c) {
   const bool half = rule == kHopperFp8HalfAccumulator;
   const bool scaled = !a.scales.empty() || !b.scales.empty();
   for (int j = 0; j < kCols; ++j) {
@@ -200,17 +214,17 @@ void aligned_row(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile, std:
     const std::int64_t ka = tile.a_depth + k;
     const std::int64_t kb = tile.b_depth + k;
     alignas(16) std::int8_t top[kCols];
-    product_tops(&a.exponents[row * a.cols + ka], &b.exponents[kb * b.cols + col], b.cols, top);
-    const float* values = b.row(kb) + col;
+    product_tops(&a.exponents[row * a.cols + ka], &strip.exponents[k * kCols], top);
+    const float* values = &strip.values[k * kCols];
     if (rule == kBlackwellAccumulator) {
       int scale[kCols] = {};
       for (int j = 0; scaled && j < kCols; ++j) {
         if (!a.scales.empty()) scale[j] += a.scales[(row * a.cols + ka) / kStep];
         if (!b.scales.empty()) scale[j] += b.scales[kb / kStep * b.cols + col + j];
       }
-      step_25(a.row(row) + ka, values, b.cols, top, scale, c);
+      step_25(a.row(row) + ka, values, top, scale, c);
     } else {
-      step_13(a.row(row) + ka, values, b.cols, top, half ? ~0 : ~0x3FF, c);
+      step_13(a.row(row) + ka, values, top, half ? ~0 : ~0x3FF, c);
       if (half) round_half(c);
     }
     if (!a.nan.empty() || !b.nan.empty()) poison(a, b, row, ka, kb, col, c);
@@ -303,12 +317,13 @@ void tensor_core_gemm(const MmaPanel& a, const MmaPanel& b, const MmaTile& tile,
     for (std::int64_t i = 0; i < tile.m; i += kRows) exact_rows(a, b, tile, i, c, ldc);
     return;
   }
-  for (std::int64_t i = 0; i < tile.m; ++i) {
-    for (std::int64_t j = 0; j < tile.n; j += kCols) {
+  for (std::int64_t j = 0; j < tile.n; j += kCols) {
+    const Strip strip(b, tile, tile.b_col + j);
+    const std::size_t bytes = sizeof(float) * std::min(kCols, tile.n - j);
+    for (std::int64_t i = 0; i < tile.m; ++i) {
       float out[kCols] = {};
-      const std::size_t bytes = sizeof(float) * std::min(kCols, tile.n - j);
       std::memcpy(out, c + i * ldc + j, bytes);
-      aligned_row(a, b, tile, tile.a_row + i, tile.b_col + j, rule, out);
+      aligned_row(a, b, strip, tile, tile.a_row + i, tile.b_col + j, rule, out);
       std::memcpy(c + i * ldc + j, out, bytes);
     }
   }
