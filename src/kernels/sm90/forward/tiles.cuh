@@ -100,7 +100,7 @@ class TileProducer {
   }
 
   __device__ void take_segment(bool divided, std::int32_t index) {
-    __syncwarp();  // every lane has read the one before
+    // Every lane has read the one before: hand_over() has met since.
     if (ptx::lane_now() == 0) {
       smem_.segment = divided ? params_.tail.at(static_cast<std::int32_t>(blockIdx.x), index)
                               : attention::TailSegment();
