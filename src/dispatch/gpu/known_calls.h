@@ -36,9 +36,11 @@ class KnownCalls {
     driver::LaunchRecord launches;
   };
 
+  /// Calls of one place drop each other.
+  static std::size_t place_of(const CallKey<Args>& key) { return place_of(hash_of(key)); }
   /// Null: none that is the same in every member.
   std::shared_ptr<const Call> find(const CallKey<Args>& key) const {
-    const std::shared_ptr<const Call> call = call_at(place_of(hash_of(key)));
+    const std::shared_ptr<const Call> call = call_at(place_of(key));
     const bool same = call != nullptr && call->workspace.data() == key.workspace.data() &&
                       call->workspace.size() == key.workspace.size() && call->args == key.args &&
                       call->options == key.options;
@@ -55,7 +57,7 @@ class KnownCalls {
     auto call = std::make_shared<const Call>(
         Call{key.args, key.options, key.workspace, std::move(launches)});
     const std::lock_guard lock(mutex_);
-    places_[place_of(hash_of(key))].call.swap(call);
+    places_[place_of(key)].call.swap(call);
   }
 
  private:
