@@ -24,6 +24,13 @@ struct RowState {
 struct PackedRowState : RowState {
   static constexpr std::uint32_t kNoBases = 0x7C007C00;
   std::uint32_t bases = kNoBases;  ///< infinite: the next block finds them anew
+
+  /// Of rows put together of parts, from `base` alone: what a part's own were must not count, as
+  /// another part may come last in another run.
+  __device__ void find_bases() {
+    bases = ptx::half2_pack(fabsf(base[0]) <= 8.0f ? base[0] : INFINITY,
+                            fabsf(base[1]) <= 8.0f ? base[1] : INFINITY);
+  }
 };
 
 /// What a call of the softmax is told of its block.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/softmax.cuh"
@@ -19,7 +21,8 @@ class PartMerger {
       : params_(params), tile_(tile), part_(part), thread_(thread) {}
 
   /// False where another part is still to come: then nothing is left to do here.
-  __device__ bool run(RowState& rows, float (&o)[Config::kHeadDim / 2], std::int32_t& shared) {
+  template <class State>
+  __device__ bool run(State& rows, float (&o)[Config::kHeadDim / 2], std::int32_t& shared) {
     hand_over(rows, o);
     sync();
     if (thread_ == 0) {
@@ -31,8 +34,9 @@ class PartMerger {
     }
     sync();
     if (shared == 0) return false;
-    rows = RowState();
+    static_cast<RowState&>(rows) = RowState();
     for (int part = 0; part < tile_.parts; ++part) add(part, rows, o);
+    if constexpr (std::is_same_v<State, PackedRowState>) rows.find_bases();
     return true;
   }
 
